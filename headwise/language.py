@@ -1,25 +1,27 @@
 """The language of the command, the page and the reports: English, or one that has a catalogue of sentences in locale/.
 
     language.speak("zh")
-    print(said(f"Wrote {path} ({rows} rows)."))        # 已写入 out.csv（12 行）。
+    print(said("Wrote {path} ({rows:,} rows).", path="out.csv", rows=12))      # 已写入 out.csv（12 行）。
 
-Sentences are in English in the code, and are translated where they are shown. The catalogue has their shapes (the
-sentences with a number in place of each value): "Wrote {0} ({1} rows)." So a sentence with values is written as any
-other f-string, and data that are stored or sent to programs (JSON, SARIF, exceptions) stay English.
+A sentence stands in the code in English: a template, whose values have names. The template is translated, and then the
+values are filled in. A `Sentence` is a text that is made now and said later: it is English for
+JSON, SARIF and exceptions, and remembers its template and values for `said`.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
+import string
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
+from typing import Any
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 VARIABLE = "HEADWISE_LANG"
-LEAST = 7  # a sentence with values of any words is recognised only if it has at least so many letters of its own
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
 
 _spoken: str | None = None  # None: the language of the environment
@@ -69,109 +71,105 @@ def known(tag: str) -> str | None:
     return short if short in LANGUAGES else None
 
 
-def said(text: str) -> str:
-    """Translate a text into the language in use; return the text itself if the catalogue does not have it.
+_FILLER = string.Formatter()
 
-    Values of a sentence are translated, too, if they are sentences of the catalogue, and so are sentences joined by a
-    comma, a semicolon or a colon. A value of one word is not translated: it may be a name in the user's code. If it is
-    one of our words, the translation says so: "{0:word}".
+
+class Sentence(str):
+    """A sentence in English that remembers its template and its values, so that `said` can translate it.
+
+    >>> told = Sentence("the scores are divided by {factor:.3f}").format(factor=8)
+    >>> told, told.template
+    ('the scores are divided by 8.000', 'the scores are divided by {factor:.3f}')
     """
+
+    template: str
+    values: Mapping[str, object]
+
+    def __new__(cls, text: str, template: str | None = None, values: Mapping[str, object] | None = None) -> Sentence:
+        made = super().__new__(cls, text)
+        made.template, made.values = text if template is None else template, values or {}
+        return made
+
+    def format(self, **values: object) -> Sentence:  # type: ignore[override]  # places have names
+        """Return the sentence with its values in place of "{name}"."""
+        kept = {}
+        for _, place, spec, conversion in _FILLER.parse(self):
+            if place is not None:
+                value = _FILLER.convert_field(_FILLER.get_field(place, (), values)[0], conversion)
+                kept[place] = value if isinstance(value, (str, int, float)) else format(value, spec or "")
+        return Sentence(super().format(**values), str(self), kept)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # for copies and pickles
+        return str(self), self.template, self.values
+
+
+def join(sentences: Iterable[str], joint: str = ", ") -> Sentence:
+    """Join sentences to one; the joint ("; ", ". ", " and ") is translated as the template "{first}; {then}"."""
+    first, *rest = [*sentences] or [""]
+    for then in rest:
+        first = Sentence(f"{{first}}{joint}{{then}}").format(first=first, then=then)
+    return first if isinstance(first, Sentence) else Sentence(first)
+
+
+_PACKED = "sentence"
+
+
+def packed(value: Any) -> Any:
+    """Return JSON-compatible values as others in which a `Sentence` keeps its template and values, for `unpacked`."""
+    if isinstance(value, Sentence):
+        return {_PACKED: [str(value), value.template, packed(value.values)]}
+    if isinstance(value, Mapping):
+        return {name: packed(each) for name, each in value.items()}
+    return [packed(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def unpacked(value: Any) -> Any:
+    """Return what `packed` was given. Raises TypeError for what it has not made."""
+    if isinstance(value, dict):
+        inside = {name: unpacked(each) for name, each in value.items()}
+        return Sentence(*inside[_PACKED]) if _PACKED in inside else inside
+    return [unpacked(each) for each in value] if isinstance(value, list) else value
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return the message of an exception; one that was made with a `Sentence` keeps it."""
+    return error.args[0] if error.args and isinstance(error.args[0], Sentence) else str(error)
+
+
+def said(text: str, /, **values: object) -> str:
+    """Say a sentence in the language in use. A template with values is filled; a `Sentence` has its own values.
+
+    A value that is a `Sentence`, or several words that the catalogue has, is said in that language, too. One word may
+    be a name in the user's code and stays, unless it is a `Sentence`.
+    """
+    sentence = Sentence(text).format(**values) if values else text
     spoken = language()
-    return text if spoken == "en" else _catalogue(spoken)[0].get(text) or _composed(text, spoken) or text
+    if spoken == "en":
+        return str(sentence)
+    catalogue = read_catalogue(spoken)
+    if not isinstance(sentence, Sentence):
+        return catalogue.get(sentence, sentence)
+    template = catalogue.get(sentence.template, sentence.template)
+    return _Spoken().vformat(template, (), sentence.values) if sentence.values else template
 
 
-@functools.lru_cache(maxsize=4096)
-def _composed(text: str, spoken: str) -> str | None:
-    """Translate a text of several words by the catalogue's sentences and shapes; None if none of them fits."""
-    if " " not in text.strip():
-        return None
-    phrases, shapes = _catalogue(spoken)
-    if text in phrases:
-        return phrases[text]
-    if (found := _joined(text, ["; "], spoken)) is not None:
-        return found
-    for shape in shapes:
-        if (values := shape.values(text)) is not None:
-            return shape.filled(values, [_composed(value, spoken) or value for value in values], phrases)
-    label, colon, rest = text.partition(": ")
-    if colon and (label in phrases or re.fullmatch("`[^`]*`", label)):
-        return f"{phrases.get(label, label)}{phrases.get(colon, colon)}{_composed(rest, spoken) or rest}"
-    return _joined(text, _JOINTS, spoken)
+class _Spoken(string.Formatter):
+    """Fills a translated template with the values that a `Sentence` has kept, said in the language in use."""
 
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        return kwargs[field_name], field_name
 
-def _joined(text: str, joints: Sequence[str], spoken: str) -> str | None:
-    """Translate a text cut in two at a joint, such as ", ": at the last joint where this works; None if none does."""
-    phrases = _catalogue(spoken)[0]
-    for joint in reversed(list(re.finditer("|".join(map(re.escape, joints)), text))):
-        head, whole, tail = text[: joint.start()], text[joint.start() :], text[joint.end() :]
-        first = _composed(head, spoken)
-        if first is None and len(re.findall(r"(?<![\w.])[a-z]{2,}(?![\w.(])", head)) >= 3:
-            continue
-        if head and (second := _composed(whole, spoken)) is not None:
-            return f"{first or head}{second}"
-        if (second := _composed(tail, spoken)) is not None:
-            return f"{first or head}{phrases.get(joint[0], joint[0])}{second}"
-    return None
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return value  # it was converted when the sentence was made
 
-
-_JOINTS = (", ", "; ", ". ", " and ")
-
-
-class _Shape:
-    """A sentence of the catalogue with numbers in place of values, "Wrote {0} ({1} rows).", and its translation."""
-
-    def __init__(self, english: str, translated: str) -> None:
-        self.pieces, self.translated = re.split(r"\{\d+\}", english), translated
-        # "{0} heads" has too few letters to be recognised: its values must be numbers, or begin with a number.
-        self.takes_words = sum(letter.isalpha() for piece in self.pieces for letter in piece) >= LEAST
-
-    def values(self, text: str) -> list[str] | None:
-        """Return the values in a text that is this sentence with values; None for another text.
-
-        Each piece of the sentence between two values is matched where it first occurs.
-        """
-        first, *between, last = self.pieces
-        end = len(text) - len(last)
-        if not (text.startswith(first) and text.endswith(last) and end >= len(first)):
-            return None
-        found, at = [], len(first)
-        for piece in between:
-            next_at = text.find(piece, at, end)
-            if next_at < 0:
-                return None
-            found.append(text[at:next_at])
-            at = next_at + len(piece)
-        found.append(text[at:end])
-        return found if self.takes_words or all(re.fullmatch(r"[\d.,]+%?( \S+)?", value) for value in found) else None
-
-    def filled(self, values: list[str], translated: list[str], phrases: Mapping[str, str]) -> str:
-        def value(place: re.Match[str]) -> str:
-            number = int(place[1])
-            return phrases.get(values[number], translated[number]) if place[2] else translated[number]
-
-        return re.sub(r"\{(\d+)(:word)?\}", value, self.translated)
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, Sentence) or (isinstance(value, str) and " " in value):
+            return said(value)
+        return value if isinstance(value, str) else format(value, spec)
 
 
 @functools.cache
-def _catalogue(spoken: str) -> tuple[dict[str, str], list[_Shape]]:
-    """Return (whole sentence -> translation, shapes of sentences with values); shapes with the most letters first."""
-    entries = dict(read_entries(spoken))
-    shapes = [_Shape(english, translated) for english, translated in entries.items() if re.search(r"\{\d+\}", english)]
-    return entries, sorted(shapes, key=lambda shape: -sum(map(len, shape.pieces)))
-
-
-def read_entries(spoken: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs (English, translation) of a catalogue. The .po file of gettext is read directly."""
-    file = resources.files(__name__.rpartition(".")[0]) / "locale" / spoken / "LC_MESSAGES" / "headwise.po"
-    for entry in file.read_text("utf-8").split("\n\n"):
-        fields: dict[str, str] = {}
-        name = ""
-        for line in entry.splitlines():
-            if match := re.fullmatch(r'(msgid|msgstr)? ?"(.*)"', line):
-                name = match[1] or name
-                fields[name] = fields.get(name, "") + re.sub(r"\\(.)", lambda c: _ESCAPED.get(c[1], c[1]), match[2])
-        if fields.get("msgid") and fields.get("msgstr"):
-            yield fields["msgid"], fields["msgstr"]
-
-
-_ESCAPED = {"n": "\n", "t": "\t"}
+def read_catalogue(spoken: str) -> dict[str, str]:
+    """Return the table English -> translation of a language."""
+    file = resources.files(__name__.rpartition(".")[0]) / "locale" / f"{spoken}.json"
+    return json.loads(file.read_text("utf-8"))

@@ -21,7 +21,7 @@ import pytest
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
 from headwise.export import FORMATS
-from headwise.language import read_entries
+from headwise.language import read_catalogue
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -151,7 +151,7 @@ def test_a_translation_has_the_code_and_the_sections_of_its_document(english: Pa
 
 
 def test_the_table_of_findings_is_that_of_the_catalogue_in_chinese() -> None:
-    titles = dict(read_entries("zh"))
+    titles = read_catalogue("zh")
     expected = [f"| `{entry.name}` | {entry.way or ''} | ".replace("|  |", "| |") for entry in CATALOGUE.values()]
     rows = re.findall(r"^\| `[a-z0-9-]+` \| \d* ?\| .*$", (ROOT / "docs/zh/doctor.md").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == len(expected)

@@ -22,7 +22,7 @@ from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
-from headwise.language import echo, printable
+from headwise.language import echo, printable, said, sentence_of
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         arguments, asked = take_language(given)
     except click.UsageError as error:
-        return _refuse(error, f"{error.format_message()}.", debug)
+        return _refuse(error, said("{told}.", told=sentence_of(error)), debug)
     warnings.formatwarning = _format_warning
     with speaking(asked):
         return _run(arguments, debug)
@@ -60,18 +60,23 @@ def _run(arguments: list[str], debug: bool) -> int:
         return BAD_INPUT
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
-        message = error.format_message()
-        return _refuse(error, f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{path} --help'.", debug)
+        message = said(error.format_message())
+        message = message if message.endswith((".", "?", "。", "？")) else said("{told}.", told=message)
+        return _refuse(error, f"{message} " + said("See '{path} --help'.", path=path), debug)
     except click.ClickException as error:
-        return _refuse(error, error.format_message(), debug)
+        return _refuse(error, said(error.format_message()), debug)
     except TrainingInterrupted as error:
-        return _refuse(error, str(error), debug, INTERRUPTED)
+        return _refuse(error, said(sentence_of(error)), debug, INTERRUPTED)
     except HeadwiseError as error:
-        return _refuse(error, str(error), debug)
+        return _refuse(error, said(sentence_of(error)), debug)
     except OSError as error:
-        return _refuse(error, f"{error} (raised in {_place(error)}; --debug shows the traceback)", debug)
+        return _refuse(
+            error,
+            said("{error} (raised in {place}; --debug shows the traceback)", error=error, place=_place(error)),
+            debug,
+        )
     except (click.Abort, KeyboardInterrupt):
-        echo("headwise: interrupted", err=True)
+        echo(said("headwise: interrupted"), err=True)
         return INTERRUPTED
     except Exception:  # a mistake of headwise: Python would print the texts in it as they are
         echo(traceback.format_exc(), err=True)
@@ -82,7 +87,7 @@ def _refuse(error: Exception, message: str, debug: bool, code: int = BAD_INPUT) 
     if debug:
         echo(traceback.format_exc(), err=True)
     echo(f"headwise: {' '.join(message.split())}", err=True)
-    if advice := hint(error):
+    if (advice := hint(error)) and message == str(error):  # it stayed English
         echo(f"  {advice}", err=True)
     return code
 

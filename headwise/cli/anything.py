@@ -12,7 +12,7 @@ from headwise.cli.loading import tell_missing
 from headwise.cli.looking import named_inputs
 from headwise.cli.output import Say
 from headwise.errors import ArgumentError, FileError
-from headwise.language import echo
+from headwise.language import Sentence, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,11 @@ def view_texts(
     reads = what_it_reads(name)
     if reads != "texts":
         way = "--image FILE" if reads == "images" else "with headwise.watch(model) in Python: docs/watch.md"
-        raise ArgumentError(f"--model {model}: it reads {reads}, not texts. Show it {way}")
+        raise ArgumentError(
+            Sentence("--model {model}: it reads {reads}, not texts. Show it {way}").format(
+                model=model, reads=reads, way=way
+            )
+        )
     pretrained = load_pretrained(name, generates=writes_apart(name))
     tell_missing(pretrained)
     seen = []
@@ -79,7 +83,11 @@ def view_images(
     for path in paths:
         if not path.is_file():
             received = "a folder" if path.is_dir() else "no such file"
-            raise FileError(f"--image {path}: expected an image file. Received: {received}")
+            raise FileError(
+                Sentence("--image {path}: expected an image file. Received: {received}").format(
+                    path=path, received=received
+                )
+            )
     pictured = load_pictured(located(model))
     tell_missing(pictured)
     seen = []

@@ -14,7 +14,7 @@ from headwise.cli.masks import parse_mask
 from headwise.cli.output import STDOUT, json_option, progress_bar, write_json
 from headwise.cli.shared import COUNT, shared
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -92,9 +92,17 @@ def _steady(call: AttentionCall, rounds: int) -> Contest:
             return found
         times = f"{found.unrest():.1f}"
         if len(contests) > AGAIN:
-            echo(said(f"headwise: the machine is busy, rounds take {times} times the quickest: run it again"), err=True)
+            echo(
+                said(
+                    "headwise: the machine is busy, rounds take {times} times the quickest: run it again", times=times
+                ),
+                err=True,
+            )
             return found
-        echo(said(f"headwise: the machine is busy, rounds take {times} times the quickest: measuring again"), err=True)
+        echo(
+            said("headwise: the machine is busy, rounds take {times} times the quickest: measuring again", times=times),
+            err=True,
+        )
 
 
 def _mask(given: str, length: int) -> Mask | None:
@@ -107,7 +115,11 @@ def _mask(given: str, length: int) -> Mask | None:
         return None
     if name == "documents":
         if not numbers[0]:
-            raise ArgumentError(f"--mask: expected documents of one token or more. Received: --mask={given!r}")
+            raise ArgumentError(
+                Sentence("--mask: expected documents of one token or more. Received: --mask={given!r}").format(
+                    given=given
+                )
+            )
         return masks.documents(torch.arange(length) // numbers[0])
     made: Mask = getattr(masks, name)(*([length] if name == "big_bird" else numbers))
     return made
@@ -126,7 +138,10 @@ def _table(title: str, what: str, found: Contest) -> Table:
         [rows],
         title=title,
         caption=said(
-            f"{said(what)}; {len(found.product)} rounds; a matrix product: {median(found.product) / 1e9:,.0f} GFLOP/s"
+            "{what}; {count} rounds; a matrix product: {product:,.0f} GFLOP/s",
+            what=said(what),
+            count=len(found.product),
+            product=median(found.product) / 1e9,
         ),
         notes=[f"{name} {said(reason)}" for name, reason in found.reasons.items()],
     )

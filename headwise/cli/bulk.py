@@ -12,7 +12,7 @@ import click
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _INTERRUPTED = 130
@@ -51,7 +51,7 @@ def check_ray(engine: str, **given: Any) -> None:
     """Raise ArgumentError if `workers` or `address` is given without --engine ray."""
     for name, flag in _OF_RAY.items():
         if given[name] is not None and engine != "ray":
-            raise ArgumentError(f"{flag}: only Ray uses it. Add --engine ray")
+            raise ArgumentError(Sentence("{flag}: only Ray uses it. Add --engine ray").format(flag=flag))
 
 
 @contextlib.contextmanager
@@ -61,13 +61,13 @@ def resumable(out: Path) -> Iterator[Callable[[int, int, str], None]]:
         with progress_bar() as tell:
             yield tell
     except KeyboardInterrupt:
-        echo(said(f"headwise: interrupted; the same command resumes {out}, --restart starts again"), err=True)
+        echo(said("headwise: interrupted; the same command resumes {out}, --restart starts again", out=out), err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def note(sentences: Sequence[str], before: int = 0) -> None:
     """Print notes, and how many rows an earlier, interrupted run had finished (`before`)."""
     for sentence in sentences:
-        echo(said(f"note: {sentence}"), err=True)
+        echo(said("note: {sentence}", sentence=sentence), err=True)
     if before:
-        echo(said(f"note: {before:,} of the rows were finished before"), err=True)
+        echo(said("note: {before:,} of the rows were finished before", before=before), err=True)

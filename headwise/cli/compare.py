@@ -10,7 +10,7 @@ import click
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,12 +52,18 @@ def compare(
     from headwise.errors import ArgumentError
 
     if not is_peer(second) and ":" not in second and not second.endswith(".py"):
-        raise ArgumentError(f"OTHER: expected FILE.PY:CLASS or one of {', '.join(NAMES)}. Received: OTHER={second!r}")
+        raise ArgumentError(
+            Sentence("OTHER: expected FILE.PY:CLASS or one of {names}. Received: OTHER={second!r}").format(
+                names=", ".join(NAMES), second=second
+            )
+        )
     if is_peer(second) and (settings_other or stated_other):
         option = "--set-other" if settings_other else "--spec-other"
         raise ArgumentError(
-            f"{option}: OTHER must be a FILE.PY:CLASS, because {second} is built in the size of the first module. "
-            f"Received: OTHER={second!r}. Leave {option} out"
+            Sentence(
+                "{option}: OTHER must be a FILE.PY:CLASS, because {second} is built in the size of the first module. "
+                "Received: OTHER={second!r}. Leave {option} out"
+            ).format(option=option, second=second)
         )
 
     import headwise
@@ -87,6 +93,6 @@ def build(target: Target) -> nn.Module:
     from headwise.doctor.comparing.side import LONGEST
     from headwise.doctor.limits import time_limit
 
-    echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
+    echo(said("headwise: importing {place} (this executes its code)", place=target.place), err=True)
     with time_limit(LONGEST):
         return target.build()

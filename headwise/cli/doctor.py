@@ -15,7 +15,7 @@ from headwise.cli.output import STDOUT, Say, file_option, json_option, standard_
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def doctor(
     _check(targets, settings, model, texts, base, stated, isolate, memory)
     if json_path == sarif_path and json_path is not None:
         raise ArgumentError(
-            f"--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}"
+            Sentence(
+                "--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}"
+            ).format(json_path=json_path, sarif_path=sarif_path)
         )
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
@@ -163,16 +165,25 @@ def _check(
         for option, given in (("--set", settings), ("--model", model), ("--input", texts), ("--spec", stated)):
             if given:
                 raise ArgumentError(
-                    f"{option}: expected FILE.PY:CLASS or --model. Received: --changed, which examines whatever changed"
+                    Sentence(
+                        "{option}: expected FILE.PY:CLASS or --model. Received: --changed, which examines whatever "
+                        "changed"
+                    ).format(option=option)
                 )
     elif bool(targets) == (model is not None):
         said = "both" if targets else "neither"
         raise click.UsageError(
-            f"Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: {said}.",
+            Sentence(
+                "Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: {received}."
+            ).format(received=said),
             click.get_current_context(),
         )
     elif len(targets) > 1:
-        raise ArgumentError(f"expected one class. Received: {', '.join(targets)}. --changed takes several files")
+        raise ArgumentError(
+            Sentence("expected one class. Received: {targets}. --changed takes several files").format(
+                targets=", ".join(targets)
+            )
+        )
     if targets and base is None:
         place_of(targets[0])  # before torch is imported
     if model is not None:
@@ -208,7 +219,7 @@ def _examine(
     file = Path(place).expanduser() if place.endswith(".py") else None
     timeout = default_timeout(file) if timeout is None else timeout
     hint = "in a separate process" if isolation else "this executes its code; --isolate uses a separate process"
-    echo(said(f"headwise: importing {place} ({hint})"), err=True)
+    echo(said("headwise: importing {place} ({hint})", place=place, hint=hint), err=True)
     if isolation:  # which imports torch, so that it is not imported here
         from headwise.doctor.targets.isolate import MEMORY, Request
 
@@ -283,7 +294,11 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
     if not (made or name.endswith((".keras", ".h5"))):
         return _load_pretrained(name, texts or _TEXTS)
     if texts:
-        raise ArgumentError(f"--input: expected a model of Hugging Face, which reads texts. Received: --model={name}")
+        raise ArgumentError(
+            Sentence("--input: expected a model of Hugging Face, which reads texts. Received: --model={name}").format(
+                name=name
+            )
+        )
     return _load_made(name) if made else _load_saved(Path(name))
 
 
@@ -292,8 +307,10 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
     from headwise.doctor.targets.keras_backend import begin_backend_of_saved
 
     if not path.is_file():
-        raise ArgumentError(f"--model: expected a file that model.save wrote. Received: no such file: {path}")
-    echo(said(f"headwise: loading {path} (this executes the code of classes of your own)"), err=True)
+        raise ArgumentError(
+            Sentence("--model: expected a file that model.save wrote. Received: no such file: {path}").format(path=path)
+        )
+    echo(said("headwise: loading {path} (this executes the code of classes of your own)", path=path), err=True)
     begin_backend_of_saved(path)
     from headwise.keras.example_inputs import example_inputs
     from headwise.keras.saved_model import load_saved
@@ -315,16 +332,22 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
     from headwise.registry import find_framework
 
     target = parse(name)
-    echo(said(f"headwise: importing {target.place} (this executes its code)"), err=True)
+    echo(said("headwise: importing {place} (this executes its code)", place=target.place), err=True)
     begin_backend(target.file)
     made = target.made()
     model, *given = made if isinstance(made, tuple) and made else (made,)
     if not isinstance(model, nn.Module) and find_framework(model) is None:
         raise ArgumentError(
-            f"--model: {target} must return a model, or a model and its inputs. Received: a {type(made).__name__}"
+            Sentence("--model: {target} must return a model, or a model and its inputs. Received: a {name}").format(
+                target=target, name=type(made).__name__
+            )
         )
     if not given and find_framework(model) is None:
-        raise ArgumentError(f"--model: {target} must return a torch model together with its inputs: (model, x)")
+        raise ArgumentError(
+            Sentence("--model: {target} must return a torch model together with its inputs: (model, x)").format(
+                target=target
+            )
+        )
     if not given:
         from headwise.keras.example_inputs import example_inputs
 

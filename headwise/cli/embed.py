@@ -12,7 +12,7 @@ from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from headwise.tasks.bulk.running import Engine, Written
@@ -77,11 +77,13 @@ def embed(
     if prompt_name is not None and prompt_name not in encoder.prompts:
         known = ", ".join(map(repr, encoder.prompts)) or "none"
         raise ArgumentError(
-            f"--prompt-name: expected a prompt of the checkpoint ({known}). Received: {prompt_name!r}. Pass its text "
-            'instead, such as --prompt "query: "'
+            Sentence(
+                "--prompt-name: expected a prompt of the checkpoint ({known}). Received: {prompt_name!r}. Pass its "
+                'text instead, such as --prompt "query: "'
+            ).format(known=known, prompt_name=prompt_name)
         )
     if not encoder.settings.stated:
-        echo(said(f"note: {folder} has no modules.json: the vectors are means over all tokens"), err=True)
+        echo(said("note: {folder} has no modules.json: the vectors are means over all tokens", folder=folder), err=True)
     with resumable(out) as tell:
         written = embed_file(
             encoder,
@@ -104,12 +106,20 @@ def embed(
 
 def _say_written(out: Path, written: Written, width: int) -> None:
     rows, now = written.rows, written.rows - written.before
-    size = f"{rows:,} row{'' if rows == 1 else 's'} of {width} numbers"
+    size = Sentence("{rows:,} row{s} of {width} numbers").format(rows=rows, s="" if rows == 1 else "s", width=width)
     if not now:
         echo(said(f"Wrote {out} ({size})."))
         return
     pace, tokens = now / written.seconds, written.tokens / written.seconds
-    echo(said(f"Wrote {out} ({size}): {pace:,.0f} rows/s, {tokens:,.0f} tokens/s."))
+    echo(
+        said(
+            "Wrote {out} ({size}): {pace:,.0f} rows/s, {tokens:,.0f} tokens/s.",
+            out=out,
+            size=size,
+            pace=pace,
+            tokens=tokens,
+        )
+    )
 
 
 def _check(file: Path, out: Path, prompt: str | None, prompt_name: str | None) -> None:

@@ -10,6 +10,7 @@ import click
 from headwise.cli.output import STDOUT, json_option, working, write_json
 from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.tasks.training.folder import check_there
 
 
@@ -26,7 +27,9 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     beside those of trivial baselines and, for a classifier, its confusion table.
     """
     if json_path is not None and os.path.realpath(json_path) == os.path.realpath(data):
-        raise ArgumentError(f"--json {json_path}: this is the input file DATA. Choose another file")
+        raise ArgumentError(
+            Sentence("--json {path}: this is the input file DATA. Choose another file").format(path=json_path)
+        )
     check_there(run)
 
     import headwise

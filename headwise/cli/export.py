@@ -14,7 +14,7 @@ from headwise.cli.output import plain_table, print_report, titled, working
 from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -115,11 +115,15 @@ def export(
         )
     print_report(_table(exported, f"{source} as {kind} {exported.manifest.precision}"))
     for note in exported.manifest.notes:
-        echo(said(f"note: {note}"))
+        echo(said("note: {note}", note=note))
     files = exported.files
     echo(
         said(
-            f"Wrote {out} ({len(files)} files, {size(sum(files.values()))}); see {out / 'card.md'} for how to call it."
+            "Wrote {out} ({count} files, {size}); see {readme} for how to call it.",
+            out=out,
+            count=len(files),
+            size=size(sum(files.values())),
+            readme=out / "card.md",
         )
     )
 
@@ -128,7 +132,9 @@ def _check_readable(path: Path) -> None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise FileError(f"--examples {path}: {reason(error)}. Expected a readable file") from error
+        raise FileError(
+            Sentence("--examples {path}: {reason}. Expected a readable file").format(path=path, reason=reason(error))
+        ) from error
 
 
 def _real(source: Source, path: Path | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import name_kind, replacing
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tasks.rows.chunks import opened
 from headwise.tasks.rows.encodings import decode, recode
 
@@ -50,7 +50,11 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
     found = list(_read(texts, files))
     for each in found:
         if not each.text.strip():
-            raise ArgumentError(f"{each.name} is empty: expected at least one word. Received: {each.text[:20]!r}")
+            raise ArgumentError(
+                Sentence("{name} is empty: expected at least one word. Received: {text!r}").format(
+                    name=each.name, text=each.text[:20]
+                )
+            )
     return found
 
 
@@ -71,7 +75,11 @@ def _lines(path: Path) -> Iterator[bytes]:
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"--file {path}: {reason(error)}. Expected a readable UTF-8 text file") from error
+        raise FileError(
+            Sentence("--file {path}: {reason}. Expected a readable UTF-8 text file").format(
+                path=path, reason=reason(error)
+            )
+        ) from error
 
 
 def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
@@ -83,7 +91,9 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):
-                echo(f"headwise: {name}: " + said(f"read as a text. To read the file: --file {text}"), err=True)
+                echo(
+                    f"headwise: {name}: " + said("read as a text. To read the file: --file {text}", text=text), err=True
+                )
             yield NamedText(name, _beginning(text), text)
     for path in files:
         if str(path) == STDIN:
@@ -121,9 +131,17 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
     """
     try:
         if kind := name_kind(path):
-            raise FileError(f"{option} {path}: expected a file. Received: {kind}")
+            raise FileError(
+                Sentence("{option} {path}: expected a file. Received: {kind}").format(
+                    option=option, path=path, kind=kind
+                )
+            )
         if not path.parent.is_dir():
-            raise FileError(f"{option} {path}: the folder {path.parent} does not exist. Create it first")
+            raise FileError(
+                Sentence("{option} {path}: the folder {parent} does not exist. Create it first").format(
+                    option=option, path=path, parent=path.parent
+                )
+            )
         # Only an attempt to write also notices read-only disks and access control lists.
         if path.exists():
             path.open("r+b").close()
@@ -131,9 +149,15 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
+        raise FileError(
+            Sentence("{option} {path}: cannot be written: {reason}. Choose another path").format(
+                option=option, path=path, reason=reason(error)
+            )
+        ) from error
     if os.path.realpath(path) in map(os.path.realpath, read):  # Path.resolve raises at a link that leads to itself
-        raise ArgumentError(f"{option} {path}: this is {what}. Choose another file")
+        raise ArgumentError(
+            Sentence("{option} {path}: this is {what}. Choose another file").format(option=option, path=path, what=what)
+        )
 
 
 @contextlib.contextmanager
@@ -143,7 +167,11 @@ def replaced(path: Path, option: str) -> Iterator[TextIO]:
         with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as out:
             yield out
     except OSError as error:
-        raise FileError(f"{option} {path}: cannot be written: {reason(error)}. Choose another path") from error
+        raise FileError(
+            Sentence("{option} {path}: cannot be written: {reason}. Choose another path").format(
+                option=option, path=path, reason=reason(error)
+            )
+        ) from error
 
 
 def reason(error: OSError) -> str:
@@ -167,8 +195,13 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
     start = " ".join(rest[:60].split())[:30]
     echo(
         said(
-            f"headwise: {named.name} is longer than the {len(tokens.ids)} tokens that the model reads: "
-            f"the last {tokens.cut} tokens were cut, from {start!r} on (line {line})"
+            "headwise: {name} is longer than the {count} tokens that the model reads: the last {cut} tokens were cut, "
+            "from {start!r} on (line {line})",
+            name=named.name,
+            count=len(tokens.ids),
+            cut=tokens.cut,
+            start=start,
+            line=line,
         ),
         err=True,
     )

@@ -25,10 +25,12 @@ def print_table(console: Console, name: str, labels: Sequence[str], summaries: S
     table = head_table(
         summaries,
         headings=("entropy", "distance", "first visible"),
-        title=f"{name} · {said(f'{len(labels)} tokens')}",
+        title=f"{name} · {said('{count} tokens', count=len(labels))}",
         caption=said(
-            f"entropy in nats: 0 = all weight on one token, {math.log(len(labels)):.2f} = the same on all "
-            f"{len(labels)} · distance in tokens · pair: query → key"
+            "entropy in nats: 0 = all weight on one token, {log:.2f} = the same on all {count} · distance in tokens · "
+            "pair: query → key",
+            log=math.log(len(labels)),
+            count=len(labels),
         ),
     )
     print_whole(console, table)
@@ -50,4 +52,4 @@ def print_unseen(console: Console, coverage: Coverage) -> None:
     if unseen := (*coverage.missed, *coverage.refused):
         print_whole(console, Coverage(unseen))
     for note in coverage.notes:
-        console.print(Text(said(f"note: {note}")), soft_wrap=True)
+        console.print(Text(said("note: {note}", note=note)), soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headwise.cli.files import NamedText, read_texts
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.errors import ArgumentError, CheckpointError
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +33,10 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
     first, *more = read_texts(texts, files)
     if more:
         raise ArgumentError(
-            f"--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
-            f"Received: {1 + len(more)} texts. Give one"
+            Sentence(
+                "--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
+                "Received: {value} texts. Give one"
+            ).format(value=1 + len(more))
         )
     return first
 
@@ -79,8 +82,10 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
     loaded = load_pretrained(name, generates=True)
     if loaded.writes_apart:
         raise CheckpointError(
-            f"{name} reads one sequence and writes another: --serve takes a causal language model. Record it with "
-            "headwise watch --generate N, then show the file: headwise view run.hw --serve"
+            Sentence(
+                "{name} reads one sequence and writes another: --serve takes a causal language model. Record it with "
+                "headwise watch --generate N, then show the file: headwise view run.hw --serve"
+            ).format(name=name)
         )
 
     def run(ids: Tensor) -> Tensor | None:

@@ -59,7 +59,11 @@ def tell_missing(pretrained: Pretrained | Pictured) -> None:
     if missing := pretrained.missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         echo(
-            said(f"headwise: the checkpoint lacks {plural(len(missing), 'weight')}, initialised randomly: {shown}"),
+            said(
+                "headwise: the checkpoint lacks {count}, initialised randomly: {shown}",
+                count=plural(len(missing), "weight"),
+                shown=shown,
+            ),
             err=True,
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.cli.files import STDIN
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -27,15 +28,23 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
     if not texts or not _is_run(texts[0]):
         if len(texts) > 1 and _is_folder(texts[0]):
             raise ArgumentError(
-                f"{texts[0]} is a folder without a config.yaml. Expected texts, or a run folder that headwise train "
-                "wrote"
+                Sentence(
+                    "{texts} is a folder without a config.yaml. Expected texts, or a run folder that headwise train "
+                    "wrote"
+                ).format(texts=texts[0])
             )
         return None
     run = Path(texts[0])
     if model is not None:
-        raise ArgumentError(f"{run} is a run folder, which contains its own model. Leave --model out")
+        raise ArgumentError(
+            Sentence("{run} is a run folder, which contains its own model. Leave --model out").format(run=run)
+        )
     if any(_is_run(text) for text in texts[1:]):
-        raise ArgumentError(f"{run} is a run folder: expected its inputs after it. Received: another run folder")
+        raise ArgumentError(
+            Sentence("{run} is a run folder: expected its inputs after it. Received: another run folder").format(
+                run=run
+            )
+        )
     return run
 
 

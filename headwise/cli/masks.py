@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 
 
 def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[str, list[int]]:
@@ -17,8 +18,14 @@ def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[st
     form = next((form for form in forms if form.partition(":")[0] == name), "")
     wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0
     if not form or not (re.fullmatch(r"\d+(,\d+)*", numbers) if wanted else given == name):
-        raise ArgumentError(f"--mask: {where}expected one of {', '.join(forms)}. Received: --mask={given!r}")
+        raise ArgumentError(
+            Sentence("--mask: {where}expected one of {forms}. Received: --mask={given!r}").format(
+                where=where, forms=", ".join(forms), given=given
+            )
+        )
     values = [int(each) for each in numbers.split(",")] if wanted else []
     if len(values) != wanted:
-        raise ArgumentError(f"--mask: expected {form}. Received: --mask={given!r}")
+        raise ArgumentError(
+            Sentence("--mask: expected {form}. Received: --mask={given!r}").format(form=form, given=given)
+        )
     return name, values

@@ -15,7 +15,7 @@ import click
 
 from headwise.cli.files import check_writable, replaced
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -47,9 +47,13 @@ json_option = file_option("--json", "Write JSON; - is standard output.")
 def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
     """Raise ArgumentError for --out together with --serve, or for --port without --serve."""
     if serve and out is not None:
-        raise ArgumentError(f"--out {out}: --serve writes no page. Leave --out or --serve out")
+        raise ArgumentError(Sentence("--out {out}: --serve writes no page. Leave --out or --serve out").format(out=out))
     if port is not None and not serve:
-        raise ArgumentError(f"--port {port}: only --serve listens on a port. Add --serve, or leave --port out")
+        raise ArgumentError(
+            Sentence("--port {port}: only --serve listens on a port. Add --serve, or leave --port out").format(
+                port=port
+            )
+        )
 
 
 def print_report(report: Any) -> None:
@@ -91,7 +95,7 @@ def write_json(path: Path, option: str, content: Mapping[str, Any]) -> None:
         return
     with replaced(path, option) as out:
         out.write(text)
-    echo(said(f"headwise: wrote {path}"), err=True)
+    echo(said("headwise: wrote {path}", path=path), err=True)
 
 
 def _plain(x: Any) -> Any:

@@ -15,7 +15,7 @@ from headwise.cli.places import parse_place, parse_places
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
 from headwise.files import check_there
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -69,7 +69,9 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
             raise ArgumentError(
-                f"--{name.replace('_', '-')}: only --kind {_listed(_ONLY[name])} has it. Received: --kind={kind}"
+                Sentence("--{option}: only --kind {listed} has it. Received: --kind={kind}").format(
+                    option=name.replace("_", "-"), listed=_listed(_ONLY[name]), kind=kind
+                )
             )
     if kind == "text" and ("row" in given) == ("col" in given):
         raise ArgumentError("--kind text: expected exactly one of --row (a query) and --col (a key)")
@@ -83,7 +85,11 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         given["head"] = _parse_head(given["head"])
     ranges = parse_layers(given.pop("layers", None))
     if out.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
+        raise ArgumentError(
+            Sentence("--out {out}: expected a file name that ends in {suffixes}").format(
+                out=out, suffixes=", ".join(SUFFIXES)
+            )
+        )
     check_writable(out, "--out", [path], "the input file RECORDS")
     check_there(path)
 
@@ -101,8 +107,8 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         warnings.simplefilter("default", UserWarning)
         getattr(headwise.plot, kind)(seen, **given, out=out)
     for warning in caught:
-        echo(said(f"headwise: {warning.message}"), err=True)
-    echo(said(f"Wrote the figure {out} ({size(out.stat().st_size)})."))
+        echo(said("headwise: {message}", message=warning.message), err=True)
+    echo(said("Wrote the figure {out} ({size}).", out=out, size=size(out.stat().st_size)))
 
 
 def _find_tokens(seen: Seen, given: dict[str, Any]) -> None:
@@ -125,14 +131,17 @@ def _listed(kinds: Sequence[str]) -> str:
 
 def _parse_head(given: str) -> int | str:
     if given != "mean" and not given.isdecimal():
-        raise ArgumentError(f'--head: expected a number, or "mean". Received: --head={given!r}')
+        raise ArgumentError(
+            Sentence('--head: expected a number, or "mean". Received: --head={given!r}').format(given=given)
+        )
     return given if given == "mean" else int(given)
 
 
 def _choose_layer(seen: Seen, given: str | None) -> int | str | None:
     if given is None and len(seen.layers) > 1:
         raise ArgumentError(
-            f"--layer: the file has {len(seen.layers)} layers. Add --layer with a number, 0 … {len(seen.layers) - 1}, "
-            "or a name"
+            Sentence("--layer: the file has {count} layers. Add --layer with a number, 0 … {last}, or a name").format(
+                count=len(seen.layers), last=len(seen.layers) - 1
+            )
         )
     return int(given) if given is not None and given.isdecimal() else given

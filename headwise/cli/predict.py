@@ -14,7 +14,7 @@ from headwise.cli.output import plain_table, print_report, working
 from headwise.cli.scores import number
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief, shortened
-from headwise.language import echo, printable, said
+from headwise.language import Sentence, echo, printable, said
 from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.training.folder import check_there
 
@@ -86,7 +86,11 @@ def predict(
     with working(f"loading {run}"):
         task = tasks.load(run)
     if context is not None and not task.reads_pairs:
-        raise ArgumentError(f"--context: expected a task that reads two texts. Received: {run}, a run of {task.name}")
+        raise ArgumentError(
+            Sentence("--context: expected a task that reads two texts. Received: {run}, a run of {name}").format(
+                run=run, name=task.name
+            )
+        )
     if file is not None and out is not None:
         from headwise.tasks.bulk.streaming import why_whole
 
@@ -126,14 +130,17 @@ def _stream(task: Task[Any], run: Path, file: Path, out: Path, engine: Engine, b
 
 
 def _say_written(out: Path, rows: int) -> None:
-    echo(said(f"Wrote {out} ({rows:,} row{'' if rows == 1 else 's'})."))
+    echo(said("Wrote {out} ({rows:,} row{s}).", out=out, rows=rows, s="" if rows == 1 else "s"))
 
 
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
     """Check that the options fit together and that --out can be written, before a model is loaded."""
     if bool(inputs) == (file is not None):
         said = "both" if inputs else "neither"
-        raise click.UsageError(f"Expected an INPUT or --file PATH. Received: {said}.", click.get_current_context())
+        raise click.UsageError(
+            Sentence("Expected an INPUT or --file PATH. Received: {received}.").format(received=said),
+            click.get_current_context(),
+        )
     if context is not None and file is not None:
         raise ArgumentError("--context: expected an INPUT. Received: --file, which has a column of contexts")
     if out is not None:
@@ -147,7 +154,9 @@ def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Pa
     """Check that options for chunks come with --file and --out, and options for Ray with --engine ray."""
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
-            raise ArgumentError(f"{flag}: only predictions from file to file use it. Add --file and --out")
+            raise ArgumentError(
+                Sentence("{flag}: only predictions from file to file use it. Add --file and --out").format(flag=flag)
+            )
     check_ray(engine, workers=bulk["workers"], address=bulk["address"])
     if engine == "ray" and (file is None or out is None):
         raise ArgumentError("--engine ray: expected a file to read and a file to write. Add --file and --out")
@@ -158,9 +167,21 @@ def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> 
     for name, flag in _BULK.items():
         if engine == "ray" or bulk[name] is not None:
             option = "--engine ray" if engine == "ray" else flag
-            raise ArgumentError(f"{option}: this file is not read in chunks, because {why}. Leave it out")
+            raise ArgumentError(
+                Sentence("{option}: this file is not read in chunks, because {why}. Leave it out").format(
+                    option=option, why=why
+                )
+            )
     if file.is_file() and file.stat().st_size > _MUCH:
-        echo(said(f"note: {file} ({size(file.stat().st_size)}) is read into memory whole, because {why}"), err=True)
+        echo(
+            said(
+                "note: {file} ({size}) is read into memory whole, because {why}",
+                file=file,
+                size=size(file.stat().st_size),
+                why=why,
+            ),
+            err=True,
+        )
 
 
 def _lines(inputs: Sequence[str]) -> list[str]:
@@ -170,7 +191,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
         if text == STDIN:
             found += [line for line in read_stdin().splitlines() if line.strip()]
         elif not text.strip():
-            raise ArgumentError(f"INPUT is empty: expected a text. Received: INPUT={text!r}")
+            raise ArgumentError(Sentence("INPUT is empty: expected a text. Received: INPUT={text!r}").format(text=text))
         else:
             found.append(text)
     if inputs and not found:
@@ -189,13 +210,17 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     between = f" {SEPARATOR} "
     if single := [line for line in lines if between not in line]:
         raise ArgumentError(
-            f'expected "first{between}second" as INPUT, or --context SECOND. Received: {brief(single[0])}'
+            Sentence('expected "first{between}second" as INPUT, or --context SECOND. Received: {single}').format(
+                between=between, single=brief(single[0])
+            )
         )
     pairs = [tuple(line.split(between)) for line in lines]
     if several := next((pair for pair in pairs if len(pair) > 2), None):
         raise ArgumentError(
-            f'expected two texts with one "{SEPARATOR}" between them. Received: {len(several)} texts, '
-            f"{brief(between.join(several))}. A text that holds it can be passed in a table, with --file"
+            Sentence(
+                'expected two texts with one "{separator}" between them. Received: {count} texts, '
+                "{several}. A text that holds it can be passed in a table, with --file"
+            ).format(separator=SEPARATOR, count=len(several), several=brief(between.join(several)))
         )
     return pairs
 
@@ -249,7 +274,7 @@ def _print(rows: Sequence[Row], writes: str | None) -> None:
         return
     print_report(_table(rows))
     if (more := len(rows[0]) - _MOST) > 0:
-        echo(said(f"and {more} more column{'' if more == 1 else 's'}, which --out writes"), err=True)
+        echo(said("and {more} more column{s}, which --out writes", more=more, s="" if more == 1 else "s"), err=True)
 
 
 def _table(rows: Sequence[Row]) -> Table:

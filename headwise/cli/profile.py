@@ -18,7 +18,7 @@ from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, make_only, plural, tell_missing
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
-from headwise.language import echo, printable, said
+from headwise.language import Sentence, echo, printable, said
 from headwise.tables import make_console
 from headwise.tasks.rows.sources import readable
 
@@ -76,7 +76,7 @@ def profile(
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out", [path] if path else [])
     if out.suffix != ".hw":  # headwise view knows a file by it
-        raise ArgumentError(f"--out: expected a name that ends in .hw. Received: {out}")
+        raise ArgumentError(Sentence("--out: expected a name that ends in .hw. Received: {out}").format(out=out))
     next(iter(corpus), None)  # a wrong name is reported before the model is loaded
 
     from headwise.profiles import profile as collect
@@ -109,8 +109,13 @@ def profile(
     _print(found)
     echo(
         said(
-            f"Wrote {out} ({size(out.stat().st_size)}): {plural(sum(1 for _ in found.heads()), 'head')} over "
-            f"{found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view {shlex.quote(str(out))}"
+            "Wrote {out} ({size}): {heads} over {found.texts:,} texts, {found.tokens:,} tokens. Next: headwise view "
+            "{file}",
+            out=out,
+            size=size(out.stat().st_size),
+            heads=plural(sum(1 for _ in found.heads()), "head"),
+            found=found,
+            file=shlex.quote(str(out)),
         )
     )
 
@@ -120,7 +125,9 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
 
     if (path is None) == (dataset is None):
         received = "neither" if path is None else "both"
-        raise ArgumentError(f"expected a corpus: --file PATH or --dataset NAME. Received: {received}")
+        raise ArgumentError(
+            Sentence("expected a corpus: --file PATH or --dataset NAME. Received: {received}").format(received=received)
+        )
     if path is not None:
         return of_file(path, column, lines=lines)
     if lines:
@@ -142,14 +149,20 @@ class _Meter:
         now = time.monotonic()
         if self.first < 0:
             if self.checkpoint is not None:  # the checkpoint was accepted
-                echo(said(f"headwise: going on from {self.checkpoint}"), err=True)
+                echo(said("headwise: going on from {checkpoint}", checkpoint=self.checkpoint), err=True)
             self.first, self.begun = found.tokens, now
         if now - self.told < (0.5 if self.live else 60):
             return
         if self.told or self.live:
             speed = (found.tokens - self.first) / max(1e-9, now - self.begun)
-            line = said(f"{found.texts:,} texts, {found.tokens:,} tokens, {speed:,.0f} tokens/s")
-            click.echo(f"\r{line}\033[K" if self.live else f"headwise: {line}", err=True, nl=not self.live)
+            line = said(
+                "{found.texts:,} texts, {found.tokens:,} tokens, {speed:,.0f} tokens/s", found=found, speed=speed
+            )
+            click.echo(
+                f"\r{line}\033[K" if self.live else f"headwise: {line}",
+                err=True,
+                nl=not self.live,
+            )
         self.told = now
 
     def end(self) -> None:
@@ -174,7 +187,10 @@ def _print(found: Profile) -> None:
         cells = (f"{score:.2f}", f"{means['entropy']:.2f}", f"{means['distance']:.1f}", f"{means['special']:.2f}")
         shown = f"{pair.query} → {pair.key}" if pair else ""
         table.add_row(str(head.layer), str(head.head), said(kind), *cells, _cell(shown), _cell(_example(head)))
-    print_whole(make_console(highlight=False), titled(f"{found.corpus} · {said(f'{found.tokens:,} tokens')}", table))
+    print_whole(
+        make_console(highlight=False),
+        titled(f"{found.corpus} · {said('{tokens:,} tokens', tokens=found.tokens)}", table),
+    )
 
 
 def striking(found: Profile) -> list[Head]:

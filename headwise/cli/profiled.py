@@ -11,7 +11,7 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.output import check_served
 from headwise.errors import ArgumentError, brief
 from headwise.files import check_there
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -32,7 +32,11 @@ def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
     found = next(filter(is_profile, candidates), None)
     if found is not None and (len(texts) > 1 or files):
         other = next((text for text in texts if Path(text) != found), None) or (str(files[0]) if files else texts[1])
-        raise ArgumentError(f"{found} is a profile: expected nothing beside it. Received: {brief(other)}")
+        raise ArgumentError(
+            Sentence("{found} is a profile: expected nothing beside it. Received: {other}").format(
+                found=found, other=brief(other)
+            )
+        )
     return found
 
 
@@ -53,10 +57,14 @@ def view_profile(
         FileError: the profile is damaged, or the page cannot be written.
     """
     if layers is not None:
-        raise ArgumentError(f"{path} is a profile, whose page chooses layers itself. Leave --layers out")
+        raise ArgumentError(
+            Sentence("{path} is a profile, whose page chooses layers itself. Leave --layers out").format(path=path)
+        )
     if model is not None and not serve:
         raise ArgumentError(
-            f"{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out"
+            Sentence(
+                "{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out"
+            ).format(path=path)
         )
     check_served(out, port, serve=serve)
     from headwise.profiles import load
@@ -82,8 +90,11 @@ def view_profile(
         webbrowser.open(target.resolve().as_uri())
     echo(
         said(
-            f"Wrote {target} ({size(target.stat().st_size)}; {sum(1 for _ in profile.heads())} heads over "
-            f"{profile.tokens:,} tokens): open it in a browser; it needs no network."
+            "Wrote {target} ({size}; {sum} heads over {tokens:,} tokens): open it in a browser; it needs no network.",
+            target=target,
+            size=size(target.stat().st_size),
+            sum=sum(1 for _ in profile.heads()),
+            tokens=profile.tokens,
         )
     )
 

@@ -24,9 +24,9 @@ def print_scores(scores: Scores, title: str) -> None:
         echo()
         print_report(confusion_table(scores))
     elif scores.labels:
-        echo(said(f"{len(scores.labels)} labels: --json writes their confusion table."))
+        echo(said("{count} labels: --json writes their confusion table.", count=len(scores.labels)))
     for sentence in scores.left_out:
-        echo(said(f"note: {sentence}"))
+        echo(said("note: {sentence}", sentence=sentence))
 
 
 def scores_table(scores: Scores, title: str) -> Group:
@@ -52,7 +52,7 @@ def confusion_table(scores: Scores) -> Group:
     table = plain_table()
     table.add_column(said("label"))
     for label in scores.labels:
-        table.add_column(Text(printable(said(f"predicted {shortened(label, 20)}"))), justify="right")
+        table.add_column(Text(printable(said("predicted {label}", label=shortened(label, 20)))), justify="right")
     for place, (label, row) in enumerate(zip(scores.labels, scores.confusion, strict=True)):
         cells = [Text(str(count), style="bold" if column == place else "") for column, count in enumerate(row)]
         table.add_row(Text(printable(shortened(label, 20))), *cells)

@@ -12,7 +12,7 @@ import click
 from headwise.cli.later import Later, later
 from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
-from headwise.language import echo
+from headwise.language import Sentence, echo
 from headwise.server.protocols import grpc_protocols
 from headwise.server.settings import Backend, Precision, Settings
 
@@ -137,7 +137,9 @@ def serve(
         from headwise.server.run import serve as run
     except ImportError as error:
         raise ArgumentError(
-            f'headwise serve needs the package {error.name}, which is not installed: pip install "headwise[serve]"'
+            Sentence(
+                'headwise serve needs the package {name}, which is not installed: pip install "headwise[serve]"'
+            ).format(name=error.name)
         ) from error
     settings = Settings(
         http_port=port,
@@ -168,13 +170,21 @@ def named(models: Sequence[str]) -> dict[str, Path]:
 
             folder = default_model()
         if not folder.exists():
-            raise FileError(f"{folder}: the folder does not exist. Expected a run folder, an export, or a BERT")
+            raise FileError(
+                Sentence("{folder}: the folder does not exist. Expected a run folder, an export, or a BERT").format(
+                    folder=folder
+                )
+            )
         if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
             raise ArgumentError(
-                f"a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before the "
-                "folder"
+                Sentence(
+                    "a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before "
+                    "the folder"
+                ).format(given=given)
             )
         if name in found:
-            raise ArgumentError(f"two models have the name {name!r}. Put NAME= before one of the folders")
+            raise ArgumentError(
+                Sentence("two models have the name {name!r}. Put NAME= before one of the folders").format(name=name)
+            )
         found[name] = folder
     return found

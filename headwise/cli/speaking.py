@@ -6,9 +6,10 @@ Help is translated where click writes it: a `HelpFormatter` that looks up each p
 from __future__ import annotations
 
 import contextlib
+import gettext
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
@@ -28,7 +29,7 @@ from headwise.errors import (
     WorksheetError,
     brief,
 )
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import width
 
 OPTION = "--lang"
@@ -49,7 +50,11 @@ def take_language(arguments: Sequence[str]) -> tuple[list[str], str | None]:
         tag = value if equals else next(given, "")
         found = language.known(tag)
         if found is None:
-            raise click.UsageError(f"{OPTION}: expected {' or '.join(language.LANGUAGES)}. Received: {brief(tag)}")
+            raise click.UsageError(
+                Sentence("{option}: expected {languages}. Received: {tag}").format(
+                    option=OPTION, languages=" or ".join(language.LANGUAGES), tag=brief(tag)
+                )
+            )
     return [*rest, *arguments[stop:]], found
 
 
@@ -61,14 +66,34 @@ def speaking(asked: str | None) -> Iterator[None]:
     given = os.environ.get(language.VARIABLE, "")
     if given and language.known(given) is None:
         expected = " or ".join(language.LANGUAGES)
-        echo(f"headwise: {language.VARIABLE}: expected {expected}. Received: {brief(given)}", err=True)
+        told = said(
+            "{option}: expected {languages}. Received: {tag}",
+            option=language.VARIABLE,
+            languages=expected,
+            tag=brief(given),
+        )
+        echo(f"headwise: {told}", err=True)
     if language.language() != "en":
         click.Context.formatter_class = _Help
+        _translate_click(said, _said_of_several)
     try:
         yield
     finally:
         click.Context.formatter_class = usual
+        _translate_click(gettext.gettext, gettext.ngettext)
         language.speak(None)
+
+
+def _translate_click(one: Callable[[str], str], several: Callable[[str, str, int], str]) -> None:
+    """Replace the two functions of gettext by which click translates its own sentences."""
+    for module in (click.core, click.exceptions, click.parser, click.types):
+        for name, function in (("_", one), ("ngettext", several)):
+            if hasattr(module, name):
+                setattr(module, name, function)
+
+
+def _said_of_several(one: str, several: str, count: int) -> str:
+    return said(one if count == 1 else several)
 
 
 def hint(error: Exception) -> str:

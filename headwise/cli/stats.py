@@ -68,7 +68,7 @@ def stats(
         if (target := files[option]) is not None:
             with replaced(target, option) as out:
                 write(rows, out)
-            echo(said(f"Wrote {target} ({len(rows)} rows)."))
+            echo(said("Wrote {target} ({count} rows).", target=target, count=len(rows)))
 
 
 def _write_csv(rows: Sequence[HeadSummary], out: TextIO) -> None:

@@ -15,6 +15,7 @@ import click
 from headwise.cli.files import reason
 from headwise.errors import ArgumentError, FileError
 from headwise.files import parsed
+from headwise.language import Sentence
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions
 
@@ -92,22 +93,38 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
     try:
         content = parsed(yaml.safe_load, path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FileError(f"--config {path}: {reason(error)}. Expected a YAML file of options") from error
+        raise FileError(
+            Sentence("--config {path}: {reason}. Expected a YAML file of options").format(
+                path=path, reason=reason(error)
+            )
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise FileError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from error
+        raise FileError(
+            Sentence("--config {path}: not YAML: {reason}").format(path=path, reason=" ".join(str(error).split()))
+        ) from error
     content = {} if content is None else content
     if isinstance(content, dict) and isinstance(content.get("options"), dict) and "task" in content:
         if content["task"] != word:
-            raise ArgumentError(f"--config {path}: expected the options of {word}. Received: task={content['task']!r}")
+            raise ArgumentError(
+                Sentence("--config {path}: expected the options of {word}. Received: task={content!r}").format(
+                    path=path, word=word, content=content["task"]
+                )
+            )
         content = content["options"]
     if not isinstance(content, dict):
-        raise FileError(f"--config {path}: expected lines such as epochs: 3. Received: {type(content).__name__}")
+        raise FileError(
+            Sentence("--config {path}: expected lines such as epochs: 3. Received: {name}").format(
+                path=path, name=type(content).__name__
+            )
+        )
     content = renamed(content)
     known = [field.name for part in in_order(options) for field in part]
     for name in content:
         if name not in known:
             raise ArgumentError(
-                f"--config {path}: unknown option {name!r}{near(str(name), known)} Expected one of: {', '.join(known)}"
+                Sentence("--config {path}: unknown option {name!r}{near} Expected one of: {known}").format(
+                    path=path, name=name, near=near(str(name), known), known=", ".join(known)
+                )
             )
     kinds = get_type_hints(options)
     return {name: _convert(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}
@@ -135,7 +152,7 @@ def as_yaml(word: str, options: type[TrainOptions], given: Mapping[str, Any]) ->
     """Write every option, its help text and its value as YAML, from which `read_config` reads the same values."""
     parts = [f"# headwise train {word} DATA --config FILE. Options on the command line override those in this file.\n"]
     own, common = in_order(options)
-    for title, some in ((f"Options of {word}", own), ("Options of every task", common)):
+    for title, some in ((Sentence("Options of {word}").format(word=word), own), ("Options of every task", common)):
         parts.append(f"\n# --- {title} ---\n")
         for field in some:
             default = None if field.default is dataclasses.MISSING else field.default

@@ -18,7 +18,7 @@ from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tasks import kinds
 from headwise.tasks.training.folder import alone, check_new
 
@@ -45,7 +45,12 @@ class _Tasks(click.Group):
         word, names = args[0], kinds.names()
         if word not in names and not word.startswith("-") and not ctx.resilient_parsing:
             near = task_options.near(word, names)
-            raise click.UsageError(f"No such task {word!r}{near} Expected one of: {', '.join(names)}.", ctx)
+            raise click.UsageError(
+                Sentence("No such task {word!r}{near} Expected one of: {names}.").format(
+                    word=word, near=near, names=", ".join(names)
+                ),
+                ctx,
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,7 +78,9 @@ class _TrainTask(click.Command):
             options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
             if error.possibilities or not (meant := _described(error.option_name, options)):
                 raise
-            raise click.UsageError(f"{error.message} Did you mean {meant!r}?", ctx) from error
+            raise click.UsageError(
+                Sentence("{message} Did you mean {meant!r}?").format(message=error.message, meant=meant), ctx
+            ) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         word = self.name or ""
@@ -83,7 +90,10 @@ class _TrainTask(click.Command):
         first = [record for name, record in records.items() if record and name not in own | common]
         for title, some in (
             ("Options", first),
-            (f"Options of {word}", [record for name, record in records.items() if record and name in own]),
+            (
+                Sentence("Options of {word}").format(word=word),
+                [record for name, record in records.items() if record and name in own],
+            ),
             ("Options of every task", [record for name, record in records.items() if record and name in common]),
         ):
             with formatter.section(title):
@@ -222,7 +232,7 @@ def _sum_up(task: Task[Any], folder: Path, data: str) -> None:
         print_scores(task.scores, "validation")
     run, test = shlex.quote(str(folder)), f"test{find_suffix(Path(data)) or '.csv'}"
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    echo(said(f"Wrote {run} ({size(written)}). Next:"))
+    echo(said("Wrote {run} ({size}). Next:", run=run, size=size(written)))
     example = shlex.quote(data) if task.reads_files else task.options.input_example
     views = [f"view {run} {example}"] if example else []
     for command in (f"predict {run} {example or f'--file {test}'}", f"evaluate {run} {test}", *views):

@@ -22,7 +22,7 @@ from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -137,8 +137,10 @@ def view(
         webbrowser.open(target.resolve().as_uri())
     echo(
         said(
-            f"Wrote {target} ({size(target.stat().st_size)}{_counts(found.inputs) if records or run else ''}): "
-            "open it in a browser; it needs no network."
+            "Wrote {target} ({size}{counts}): open it in a browser; it needs no network.",
+            target=target,
+            size=size(target.stat().st_size),
+            counts=_counts(found.inputs) if records or run else "",
         )
     )
 
@@ -160,10 +162,16 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
     others = [*(text for text in texts if not is_records(text)), *map(str, files)]
     if others:
         raise ArgumentError(
-            f"{records[0]} is a file of records: expected no texts in addition. Received: {brief(others[0])}"
+            Sentence("{records} is a file of records: expected no texts in addition. Received: {others}").format(
+                records=records[0], others=brief(others[0])
+            )
         )
     if model is not None:
-        raise ArgumentError(f"{records[0]} is a file of records, which needs no model. Leave --model out")
+        raise ArgumentError(
+            Sentence("{records} is a file of records, which needs no model. Leave --model out").format(
+                records=records[0]
+            )
+        )
     files_of: dict[str, list[Path]] = {}
     for path in records:
         files_of.setdefault(os.path.realpath(path), []).append(path)
@@ -182,7 +190,9 @@ def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None
     if model is None:
         raise ArgumentError("--image: expected a --model that reads images, such as google/vit-base-patch16-224")
     if others := [*texts, *map(str, files)]:
-        raise ArgumentError(f"--image: expected images alone. Received: {brief(others[0])}")
+        raise ArgumentError(
+            Sentence("--image: expected images alone. Received: {others}").format(others=brief(others[0]))
+        )
 
 
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:
@@ -275,5 +285,9 @@ def _counts(inputs: Sequence[Input]) -> str:
     """Return the numbers of inputs, layers and tokens as text, to print after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
-    several = said(f"{len(inputs)} inputs, ") if len(inputs) > 1 else ""
-    return said("; ") + several + said(f"{plural(layers, 'layer')}, up to {max(lengths)} tokens")
+    several = said("{count} inputs, ", count=len(inputs)) if len(inputs) > 1 else ""
+    return (
+        said("; ")
+        + several
+        + said("{layers}, up to {lengths} tokens", layers=plural(layers, "layer"), lengths=max(lengths))
+    )

@@ -18,7 +18,7 @@ from headwise.cli.loading import DTYPES, load_model, make_only, plural, tell_mis
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError, RecordError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -79,7 +79,11 @@ def watch(
         given = click.get_current_context().get_parameter_source("out") is not ParameterSource.DEFAULT
         for option, value in (("--out", given), ("--values", values), ("--generate", generate)):
             if value:
-                raise ArgumentError(f"--statistics-only writes no file and keeps no vectors: leave out {option}")
+                raise ArgumentError(
+                    Sentence("--statistics-only writes no file and keeps no vectors: leave out {option}").format(
+                        option=option
+                    )
+                )
         if lines and (texts or not files):
             raise ArgumentError(
                 "--lines: expected --file PATH and no TEXT. Received: " + ("TEXT" if texts else "no file")
@@ -88,7 +92,9 @@ def watch(
         _print_statistics(model, documents, ranges, patterns, max_length, dtype, chunk or 512)
         return
     if lines or chunk:
-        raise ArgumentError(f"{'--lines' if lines else '--chunk'}: only with --statistics-only")
+        raise ArgumentError(
+            Sentence("{option}: only with --statistics-only").format(option="--lines" if lines else "--chunk")
+        )
     check_writable(out, "--out", files, "an input file")
     named = read_texts(texts, files)
 
@@ -110,13 +116,20 @@ def watch(
     if len({len(each.ids) for each in tokens}) > 1:
         echo(said("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows"))
     heads = sorted({record.shape[1] for record in seen})
-    counts = f"{plural(len(seen.layers), 'layer')} of {' or '.join(map(str, heads))} heads"
+    counts = Sentence("{layers} of {heads} heads").format(
+        layers=plural(len(seen.layers), "layer"), heads=" or ".join(map(str, heads))
+    )
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
     echo(
         said(
-            f"Wrote {out} ({size(out.stat().st_size)}): {counts}, {examples}{' or '.join(map(str, lengths))} tokens. "
-            f"Next: headwise stats {shlex.quote(str(out))}"
+            "Wrote {out} ({size}): {counts}, {examples}{tokens} tokens. Next: headwise stats {file}",
+            out=out,
+            size=size(out.stat().st_size),
+            counts=counts,
+            examples=examples,
+            tokens=" or ".join(map(str, lengths)),
+            file=shlex.quote(str(out)),
         )
     )
 
@@ -157,7 +170,7 @@ def _print_statistics(
     console = make_console(highlight=False)
     print_whole(console, found.summary())
     print_unseen(console, coverage)
-    echo(said(f"Read {plural(found.runs, 'text')}, {tokens:,} tokens."))
+    echo(said("Read {runs}, {tokens:,} tokens.", runs=plural(found.runs, "text"), tokens=tokens))
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
@@ -165,14 +178,18 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
     longest = pretrained.max_length
     if max_length is not None and longest is not None and max_length > longest:
         raise ArgumentError(
-            f"--max-length: expected at most {longest}, the model's limit. Received: --max-length={max_length}"
+            Sentence(
+                "--max-length: expected at most {longest}, the model's limit. Received: --max-length={max_length}"
+            ).format(longest=longest, max_length=max_length)
         )
     limit = max_length if longest is None else min(max_length or longest, longest)
     if limit is not None and longest is not None and generate and not pretrained.writes_apart:
         limit = min(limit, longest - generate)
         if limit < 1:
             raise ArgumentError(
-                f"--generate: expected less than {longest}, the model's limit. Received: --generate={generate}"
+                Sentence(
+                    "--generate: expected less than {longest}, the model's limit. Received: --generate={generate}"
+                ).format(longest=longest, generate=generate)
             )
     encoded = []
     for each in named:
@@ -180,7 +197,11 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
         if tokens.cut:
             tell_cut(each, tokens)
         if not tokens.ids:
-            raise ArgumentError(f"{each.name}: the tokenizer of {pretrained.name} returns no tokens for this text")
+            raise ArgumentError(
+                Sentence("{name}: the tokenizer of {model} returns no tokens for this text").format(
+                    name=each.name, model=pretrained.name
+                )
+            )
         encoded.append(tokens)
     return encoded
 
@@ -209,7 +230,7 @@ def _run(
     try:
         seen.tokens = labelled
     except RecordError as error:
-        echo(said(f"headwise: the file has no names of tokens: {error}"), err=True)
+        echo(said("headwise: the file has no names of tokens: {error}", error=error), err=True)
     return seen
 
 
@@ -219,10 +240,16 @@ def _check(seen: Seen) -> None:
     for note in seen.coverage().notes:
         if note.startswith("only=") and not unseen:
             wanted, _, message = note.removeprefix("only=").partition(": ")
-            raise ArgumentError(f"--{'layers' if wanted.isdecimal() else 'only'}: {message}")
+            raise ArgumentError(
+                Sentence("--{option}: {message}").format(
+                    option="layers" if wanted.isdecimal() else "only", message=message
+                )
+            )
     if not seen:
         said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
-        raise RecordError(f"no attention was recorded, so no file was written: {'. '.join(said)}")
+        raise RecordError(
+            Sentence("no attention was recorded, so no file was written: {reasons}").format(reasons=". ".join(said))
+        )
 
 
 def _steps(tell: Callable[[int, int, str], None], what: str, total: int) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -88,28 +88,46 @@ def worksheet(
     given = {name: value for name, value in options.items() if value is not None}
     asked = {name: given.pop(name) for name in _OF_RECORDS if name in given}
     if records is None and asked:
-        raise ArgumentError(f"--{min(asked)}: only a weight of RECORDS has this option. Received: no RECORDS")
+        raise ArgumentError(
+            Sentence("--{option}: only a weight of RECORDS has this option. Received: no RECORDS").format(
+                option=min(asked)
+            )
+        )
     if records is not None:
         typed = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
         for name in [*typed, *given]:
             raise ArgumentError(
-                f"--{name.replace('_', '-')}: only made-up numbers have this option. Received: RECORDS={records}"
+                Sentence("--{option}: only made-up numbers have this option. Received: RECORDS={records}").format(
+                    option=name.replace("_", "-"), records=records
+                )
             )
         for name in ("row", "col"):
             if name not in asked:
-                raise ArgumentError(f"--{name}: expected a token or a position of RECORDS. Received: no --{name}")
+                raise ArgumentError(
+                    Sentence("--{name}: expected a token or a position of RECORDS. Received: no --{name}").format(
+                        name=name
+                    )
+                )
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
             raise ArgumentError(
-                f"--{name.replace('_', '-')}: only --kind {_ONLY[name][0]} has this option. Received: --kind={kind}"
+                Sentence("--{option}: only --kind {only} has this option. Received: --kind={kind}").format(
+                    option=name.replace("_", "-"), only=_ONLY[name][0], kind=kind
+                )
             )
     if "model" in given and (extra := given.keys() - {"model", "mask"}):
         raise ArgumentError(
-            f"--{min(extra).replace('_', '-')}: only made-up numbers have this option. Leave it or --model out"
+            Sentence("--{option}: only made-up numbers have this option. Leave it or --model out").format(
+                option=min(extra).replace("_", "-")
+            )
         )
     if out is not None:
         if out.suffix.lower() not in SUFFIXES:
-            raise ArgumentError(f"--out {out}: expected a file name that ends in {', '.join(SUFFIXES)}")
+            raise ArgumentError(
+                Sentence("--out {out}: expected a file name that ends in {suffixes}").format(
+                    out=out, suffixes=", ".join(SUFFIXES)
+                )
+            )
         check_writable(out, "--out")
         if out.suffix.lower() == ".xlsx":
             from headwise.worksheet.xlsx import load_xlsxwriter
@@ -120,7 +138,7 @@ def worksheet(
         sheet.show()
     if out is not None:
         sheet.write(out)
-        echo(said(f"Wrote {out} ({size(out.stat().st_size)}, {len(sheet)} steps)."))
+        echo(said("Wrote {out} ({size}, {count} steps).", out=out, size=size(out.stat().st_size), count=len(sheet)))
 
 
 def _make_from_records(path: Path, asked: dict[str, Any]) -> Worksheet:

@@ -34,6 +34,7 @@ from headwise.doctor.probing.probe import Probe
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.subject import as_module
 from headwise.errors import DoctorError, DtypeError, shortened
+from headwise.language import Sentence, join, sentence_of
 from headwise.registry import find_framework
 
 
@@ -87,7 +88,7 @@ def diagnose(
             for check in laws.SOURCE.values():
                 causes += _made(check.check, patient)[0]
             for name, error in patient.interface.refused.items():
-                unchecked[name] = f"each mask that was tried raises: {error}"
+                unchecked[name] = Sentence("each mask that was tried raises: {error}").format(error=error)
             for name, check in (laws.READ | laws.PROBED).items():
                 found, reason = _made(check.check, patient)
                 if name in laws.READ:
@@ -102,32 +103,36 @@ def diagnose(
             symptoms += _called_otherwise(patient, {x.name for x in (*causes, *symptoms)})
             lines = _summed_up(patient)
     except TookTooLong as error:
-        said = f"the diagnosis took longer than {round(error.seconds, 1):g} s"
+        said = Sentence("the diagnosis took longer than {round:g} s").format(round=round(error.seconds, 1))
         if error.where is not None and clock.seconds() > error.seconds / 2:
             causes += filter(None, [ended_by(error)])
         elif patient is None or "interface" not in patient.__dict__:  # many calls, none of them long
-            not_examined = f"{said}, and no way to call it was found; allow more time with timeout= (--timeout)"
+            not_examined = Sentence(
+                "{said}, and no way to call it was found; allow more time with timeout= (--timeout)"
+            ).format(said=said)
         else:
             unchecked["the rest"] = said
             lines = lines or tuple(patient.interface.describe())
     except Fails as error:  # (it is a RuntimeError)
         no_output = error.finding == "output-shape"
         if no_output and patient is not None and not patient.reports("output-shape: no output"):
-            not_examined = str(error)
+            not_examined = sentence_of(error)
         else:
             fix = "make sure that one forward runs, or state how the module is called (spec=)"
             if no_output and error.where is not None:  # where NaN begins
                 fix = "look for 0 · inf, inf - inf and 0 / 0; a mask is filled: scores.masked_fill(hidden, -inf)"
-            causes.append(Finding(error.finding, "bug", str(error), fix, error.where))
+            causes.append(Finding(error.finding, "bug", sentence_of(error), fix, error.where))
     except DoctorError as error:
-        not_examined = str(error)
+        not_examined = sentence_of(error)
     except (RuntimeError, MemoryError, SystemExit) as error:
         finding = ended_by(error, where=patient.where if patient else None)
         if finding is None:
             raise
         known = None if patient is None else patient.__dict__.get("interface")
         if finding.name == "too-large" and known is not None and (known.length or 0) > LONG:
-            unchecked["the rest"] = f"memory ran out with {known.length} tokens; fewer were not seen to work"
+            unchecked["the rest"] = Sentence("memory ran out with {length} tokens; fewer were not seen to work").format(
+                length=known.length
+            )
         else:
             causes.append(finding)
     findings = list(settled(causes, symptoms))
@@ -184,9 +189,18 @@ def _on_their_own(
         # And NaN in a call that was invented says little: the whole may never call it so.
         of_whole = ("mask-", "unused-parameter") if path in examples else ("output-shape",)
         of_part = [x for x in diagnosis.findings if not x.name.startswith(of_whole)]
-        found += [dataclasses.replace(x, evidence=f"in its part {path}: {x.evidence}") for x in of_part]
+        found += [
+            dataclasses.replace(
+                x, evidence=Sentence("in its part {path}: {evidence}").format(path=path, evidence=x.evidence)
+            )
+            for x in of_part
+        ]
         if not diagnosis.not_examined:
-            lines.append(f"its part {path} ({diagnosis.subject}) was examined on its own")
+            lines.append(
+                Sentence("its part {path} ({subject}) was examined on its own").format(
+                    path=path, subject=diagnosis.subject
+                )
+            )
     return found, tuple(lines)
 
 
@@ -197,7 +211,12 @@ def _summed_up(patient: Patient) -> tuple[str, ...]:
         raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        return (*patient.interface.describe(), f"the summary of its attention failed: {type(error).__name__}: {said}")
+        return (
+            *patient.interface.describe(),
+            Sentence("the summary of its attention failed: {name}: {said}").format(
+                name=type(error).__name__, said=said
+            ),
+        )
 
 
 @contextlib.contextmanager
@@ -252,7 +271,7 @@ def _made(check: Callable[[Patient], Iterable[Finding]], patient: Patient) -> tu
     except NotApplicable:
         return found, ""
     except NotChecked as reason:
-        return found, str(reason)
+        return found, sentence_of(reason)
     except TookTooLong:
         raise
     except Exception as error:
@@ -267,17 +286,18 @@ def _called_otherwise(patient: Patient, named: set[str]) -> list[Finding]:
     sequence.
     """
     found: list[Finding] = []
-    ways = [
-        ("with a memory" if takes != "self" else "with one input", dataclasses.replace(patient.spec, takes=takes))  # type: ignore[arg-type]
-        for takes in patient.interface.also
-    ]
-    ways += [(f"with {name}", spec) for name, spec in other_memories(patient.interface, patient.spec)]
+    ways: list[tuple[str, Spec]] = []
+    for takes in patient.interface.also:
+        called = "called with a memory" if takes != "self" else "called with one input"
+        ways.append((called, dataclasses.replace(patient.spec, takes=takes)))  # type: ignore[arg-type]
+    for name, spec in other_memories(patient.interface, patient.spec):
+        ways.append((Sentence("called with {name}").format(name=name), spec))
     for called, spec in ways:
         other = Patient(patient.original, spec=spec, example=patient.example)
         named = named | {x.name for x in found}
         for check in (*laws.READ.values(), *(laws.PROBED[name] for name in ("masking", "removing"))):
             found += [
-                dataclasses.replace(x, evidence=f"called {called}: {x.evidence}")
+                dataclasses.replace(x, evidence=join((called, x.evidence), ": "))
                 for x in _made(check.check, other)[0]
                 if x.severity == "bug" and x.name not in named
             ]

@@ -23,6 +23,7 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.lines import last_line, users_line
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 GIGABYTE = 1e9
 _AGAIN = 0.5  # seconds after which code that swallowed the interruption is interrupted again
@@ -33,7 +34,7 @@ class TookTooLong(DoctorError):  # noqa: N818 (what happened, in words)
 
     def __init__(self, seconds: float, where: Where | None) -> None:
         at = f" at {where}" if where else ""
-        super().__init__(f"it did not finish within {_seconds(seconds)}{at}")
+        super().__init__(Sentence("it did not finish within {seconds}{at}").format(seconds=_seconds(seconds), at=at))
         self.seconds = seconds
         self.where = where
 
@@ -101,7 +102,11 @@ class _Over(BaseException):
 
 def _seconds(seconds: float) -> str:
     shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0")
-    return f"{shown} second" if shown == "1" else f"{shown} seconds"
+    return (
+        Sentence("{shown} second").format(shown=shown)
+        if shown == "1"
+        else Sentence("{shown} seconds").format(shown=shown)
+    )
 
 
 def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
@@ -141,8 +146,8 @@ def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Findin
     cure = "look at the loop, the lock or the wait at this line"
     if doing.startswith("the import"):
         cure = "put code that trains, serves or waits under if __name__ == '__main__':"
-    evidence = f"{doing} did not finish within {_seconds(seconds)}"
-    fix = f"{cure}; if it is only slow, allow more time (--timeout)"
+    evidence = Sentence("{doing} did not finish within {seconds}").format(doing=doing, seconds=_seconds(seconds))
+    fix = Sentence("{cure}; if it is only slow, allow more time (--timeout)").format(cure=cure)
     return Finding("hangs", "bug", evidence, fix, where, numbers={"seconds": seconds})
 
 
@@ -152,13 +157,17 @@ def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:
         "the code must not end the process: raise an error instead; if this line does not show the cause, run it "
         "alone under python -X faulthandler"
     )
-    return Finding("crashes", "bug", f"{doing} did not return: {how}", fix, where)
+    return Finding("crashes", "bug", Sentence("{doing} did not return: {how}").format(doing=doing, how=how), fix, where)
 
 
 def too_large(memory: float | None, where: Where | None, doing: str = "forward") -> Finding:
     """The finding that code uses more than `memory` bytes or, if `memory` is None, all available memory."""
-    most = "all available memory" if memory is None else f"more than {size(memory)} of memory"
-    evidence = f"{doing} took {most}, although the doctor's inputs are only a few tokens long"
+    most = (
+        "all available memory" if memory is None else Sentence("more than {size} of memory").format(size=size(memory))
+    )
+    evidence = Sentence("{doing} took {most}, although the doctor's inputs are only a few tokens long").format(
+        doing=doing, most=most
+    )
     fix = (
         "look for a tensor whose size does not follow from the input's; if the module is just large, choose "
         "smaller sizes, or allow more memory (--memory)"

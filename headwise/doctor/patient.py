@@ -16,6 +16,7 @@ from headwise.doctor.reading.anatomy import Anatomy, NoAttention, NoSoftmax, Unr
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
 from headwise.doctor.subject import Subject, foreign_backend
+from headwise.language import Sentence, join, sentence_of
 
 
 class Patient(Subject):
@@ -41,7 +42,7 @@ class Patient(Subject):
         try:
             return dissect(self)
         except Unreadable as problem:
-            self.anatomy_problem = str(problem)
+            self.anatomy_problem = sentence_of(problem)
             self.has_attention = not isinstance(problem, NoAttention)
             self._without_softmax = isinstance(problem, NoSoftmax)
             return None
@@ -69,34 +70,45 @@ class Patient(Subject):
         if anatomy is not None:
             twins = anatomy.again or (None,) * len(anatomy.sites)
             told = [_summed_up(site, twin) for site, twin in zip(anatomy.sites, twins, strict=True)]
-            lines += [f"{x} (seen {told.count(x)} times)" if told.count(x) > 1 else x for x in dict.fromkeys(told)]
+            lines += [
+                Sentence("{told} (seen {count} times)").format(told=x, count=told.count(x)) if told.count(x) > 1 else x
+                for x in dict.fromkeys(told)
+            ]
         return tuple(lines)
 
     def evidence(self) -> str:
         """What the diagnosis rests on, in a sentence; "" if it ended before its operations were looked at."""
         backend = foreign_backend(self.module)
         if backend:
-            return f"examined on {backend} by behaviour and gradients; its operations are not visible to torch"
+            return Sentence(
+                "examined on {backend} by behaviour and gradients; its operations are not visible to torch"
+            ).format(backend=backend)
         if "anatomy" not in self.__dict__:
             return ""
         if self.anatomy is None:
-            return f"examined by behaviour and gradients; its operations could not be traced: {self.anatomy_problem}"
+            return Sentence(
+                "examined by behaviour and gradients; its operations could not be traced: {anatomy_problem}"
+            ).format(anatomy_problem=self.anatomy_problem)
         return ALL_EVIDENCE
 
 
 def _summed_up(site: Site, twin: Site | None) -> str:
     if site.grid is None:
-        return f"softmax at {site.softmax.where}: the layout of its scores is not that of attention"
+        return Sentence("softmax at {where}: the layout of its scores is not that of attention").format(
+            where=site.softmax.where
+        )
     heads, width = len(site.grid.heads), site.q.shape[-1]
     shared = len(set(site.grid.key_heads.tolist()))
-    parts = [f"{heads} head{'s' if heads > 1 else ''} of width {width}"]
+    parts: list[str] = [
+        Sentence("{heads} head{s} of width {width}").format(heads=heads, s="s" * (heads > 1), width=width)
+    ]
     if 0 < shared < heads:
-        parts.append(f"{shared} of keys and values")
+        parts.append(Sentence("{heads} of keys and values").format(heads=shared))
     if twin is not None and twin.grid is not None and twin.scores.shape == site.scores.shape:
         factor = measure(site, twin)
         if factor is not None:
             usual = f" = 1/sqrt({width})" if abs(factor * width**0.5 - 1) < 2e-3 else ""
-            parts.append(f"scores times {factor:.4f}{usual}")
+            parts.append(Sentence("scores times {factor:.4f}{usual}").format(factor=factor, usual=usual))
     if site.softmax.by_hand:
         parts.append("softmax computed from basic operations")
-    return f"attention at {site.softmax.where}: {', '.join(parts)}"
+    return Sentence("attention at {where}: {parts}").format(where=site.softmax.where, parts=join(parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwise.doctor.finding import Findings
+from headwise.language import Sentence
 from headwise.tables import Printed
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ class Diagnosis(Findings, Printed):
 
         names = ", ".join(dict.fromkeys(finding.name for finding in self.findings if finding.severity != "note"))
         found = f" Found: {names}." if names else ""
-        return f"Diagnosis of {self.subject}. {conclusion(self)}{found} print(...) says all."
+        return Sentence("Diagnosis of {subject}. {conclusion}{found} print(...) says all.").format(
+            subject=self.subject, conclusion=conclusion(self), found=found
+        )
 
     def __str__(self) -> str:
         from headwise.doctor.telling.report import as_text

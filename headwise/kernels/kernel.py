@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
 from headwise.kernels.speeds import CPU, CPU_HALF, CUDA, CUDA_HALF, Machine
+from headwise.language import Sentence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
         return "it does not read int8"
     unknown = call.beyond(kernel.OPTIONS)
     if unknown:
-        return f"it has no {unknown}"
+        return Sentence("it has no {option}").format(option=unknown)
     if call.softcap is not None and isinstance(call.softcap, Tensor) and not getattr(kernel, "TRAINS_SOFTCAP", False):
         return "it gives no gradient to softcap"
     return kernel.refuse(call)

@@ -13,6 +13,7 @@ import torch
 from headwise.call import AttentionCall
 from headwise.kernels.kernel import Kernel, matrix_flops
 from headwise.kernels.plan import KERNELS, Verdict, choose, find_name, verdicts
+from headwise.language import Sentence
 from headwise.masks.bits import row_blocks
 
 # Kernels whose estimated time is more than MOST_TIME times the least, or memory more than MOST_BYTES, are not run.
@@ -110,7 +111,7 @@ def contest(call: AttentionCall, rounds: int) -> Contest:
 
 def _left_out(verdict: Verdict, least: float) -> str | None:
     if verdict.cost is None:
-        return f"refuses: {verdict.refusal}"
+        return Sentence("refuses: {refusal}").format(refusal=verdict.refusal)
     if verdict.cost.time > MOST_TIME * least:
         return f"not run: it should take {verdict.cost.time / least:.0f} times as long as the quickest"
     if verdict.cost.peak > MOST_BYTES:

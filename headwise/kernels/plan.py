@@ -14,7 +14,7 @@ from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
 from headwise.kernels.kept import compared, savable
 from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
 from headwise.kernels.speeds import Machine
-from headwise.language import said
+from headwise.language import Sentence, join, said
 from headwise.tables import Printed, padded
 from headwise.tracing import is_traced, surroundings
 
@@ -47,7 +47,9 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         reason = _refusal(kernel, call)
         if reason is not None:
             raise KernelRefused(
-                f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
+                Sentence(
+                    "kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
+                ).format(kernel=kernel, reason=reason)
             )
         return KERNELS[kernel]
     if is_traced():
@@ -133,7 +135,7 @@ def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
 
 def _refusal(name: str, call: AttentionCall) -> str | None:
     if is_traced() and name not in TRACEABLE:
-        return f"what is traced can only follow {', '.join(TRACEABLE)}"
+        return Sentence("what is traced can only follow {traceable}").format(traceable=", ".join(TRACEABLE))
     return refusal(KERNELS[name], call)
 
 
@@ -226,42 +228,53 @@ class Plan(Printed):
     def __str__(self) -> str:
         call, cost = self.call, self.cost
         of_dense = (
-            f"{cost.flops / self.dense_flops:.1%} of the dense {_flops(self.dense_flops)}" if self.dense_flops else ""
+            Sentence("{share:.1%} of the dense {flops}").format(
+                share=cost.flops / self.dense_flops, flops=_flops(self.dense_flops)
+            )
+            if self.dense_flops
+            else ""
         )
-        how = f", the mask cut by {self.cutter!r}" if self.cutter else ""
-        how += f", with {native.instruction_set()}" if self.kernel == "native" else ""
+        how = Sentence(", the mask cut by {cutter!r}").format(cutter=self.cutter) if self.cutter else ""
+        if self.kernel == "native":
+            how = Sentence("{how}, with {name}").format(how=how, name=native.instruction_set())
         lines = [
             ("call", f"q {list(call.q.shape)}  k {list(call.k.shape)}  v {list(call.v.shape)}"),
             ("", f"{str(call.q.dtype).removeprefix('torch.')} on {call.q.device}" + _options(call)),
             ("mask", "none: every query sees every key" if call.mask is None else repr(call.mask)),
-            ("kernel", self.kernel + how),
-            ("  flops", _flops(cost.flops) + said(", ") + said(of_dense)),
+            ("kernel", Sentence("{kernel}{how}").format(kernel=self.kernel, how=how)),
+            ("  flops", join(filter(None, (_flops(cost.flops), of_dense)))),
             ("  speed", self._speed()),
-            ("  bytes", f"{_bytes(cost.bytes)} read and written"),
-            ("  peak", f"{_bytes(cost.peak)} beyond the inputs"),
+            ("  bytes", Sentence("{bytes} read and written").format(bytes=_bytes(cost.bytes))),
+            ("  peak", Sentence("{bytes} beyond the inputs").format(bytes=_bytes(cost.peak))),
         ]
         if cost.blocks is not None:
             b = cost.blocks
-            counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})"
+            counts = Sentence(
+                "{b.full:,} full, {b.partial:,} partial, {b.skipped:,} skipped (of {b.height} × {b.width})"
+            ).format(b=b)
             lines.append(("  blocks", counts))
         elif call.mask is not None and 0 not in call.shape:
             b = Blocks(64, 64, *call.mask.runs_of_blocks(*call.shape[2:], 64).counts())
-            counts = f"{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty"
-            lines.append(("  blocks", f"of the mask: {counts} ({b.height} × {b.width})"))
+            counts = Sentence("{b.full:,} full, {b.partial:,} partial, {b.skipped:,} empty").format(b=b)
+            lines.append(
+                ("  blocks", Sentence("of the mask: {counts} ({b.height} × {b.width})").format(counts=counts, b=b))
+            )
         lines.append(("others", ""))
         for verdict in self.verdicts:
             if verdict.refusal is not None:
-                lines.append((f"  {verdict.kernel}", f"refuses: {verdict.refusal}"))
+                lines.append((f"  {verdict.kernel}", Sentence("refuses: {refusal}").format(refusal=verdict.refusal)))
             elif verdict.kernel != self.kernel and verdict.cost is not None:
                 ratio = verdict.cost.time / cost.time if cost.time else 1.0
-                could = f"could, at {ratio:.3g}× the time and {_bytes(verdict.cost.peak)} at the peak"
+                could = Sentence("could, at {ratio:.3g}× the time and {bytes} at the peak").format(
+                    ratio=ratio, bytes=_bytes(verdict.cost.peak)
+                )
                 lines.append((f"  {verdict.kernel}", could))
         return "\n".join(f"{padded(said(name), 16)}{said(text)}".rstrip() for name, text in lines)
 
     def _speed(self) -> str:
         how = "; `headwise bench` measures it" if self.call.q.is_cpu else ""
-        share = f"about {self.share:.0%}" if self.share >= 0.005 else "less than 1%"
-        return said(share) + said(f" of a matrix product (nominal{how})")
+        share = Sentence("about {share:.0%}").format(share=self.share) if self.share >= 0.005 else "less than 1%"
+        return Sentence("{share} of a matrix product (nominal{how})").format(share=share, how=how)
 
 
 def _options(call: AttentionCall) -> str:

@@ -22,6 +22,7 @@ from headwise.kernels.kernel import (
     matrix_flops,
     output_bytes,
 )
+from headwise.language import Sentence
 from headwise.masks import Extent, Mask
 from headwise.native.attend import watching
 from headwise.softmax import EMPTY
@@ -54,7 +55,7 @@ def refuse(call: AttentionCall) -> str | None:
         if call.dropout:
             return "with sinks, it has no dropout"
         reason = tiled.refuse_tiles(call)
-        return None if reason is None else f"with sinks, {reason}"
+        return None if reason is None else Sentence("with sinks, {reason}").format(reason=reason)
     return None
 
 

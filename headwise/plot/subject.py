@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
+from headwise.language import Sentence
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer, one_layer
@@ -62,7 +63,10 @@ class Subject:
     @property
     def title(self) -> str:
         several, count = len(self.heads) > 1, self.record.shape[0]
-        parts = [self.layer, f"mean of {len(self.heads)} heads" if several else f"head {self.heads[0]}"]
+        parts = [
+            self.layer,
+            f"mean of {len(self.heads)} heads" if several else Sentence("head {heads}").format(heads=self.heads[0]),
+        ]
         return ", ".join(part for part in [*parts, f"example {self.example}" if count > 1 else ""] if part)
 
 

@@ -83,7 +83,7 @@ class Coverage:
             )
             for site in self.sites
         ]
-        notes = [said(f"note: {note}") for note in self.notes]
+        notes = [said("note: {note}", note=note) for note in self.notes]
         if not rows:
             return Table((), (), notes=[said("no place that computes attention was found"), *notes])
         headings = [Heading("status"), Heading("calls"), Heading("name", "left"), Heading("how", "left")]

@@ -96,7 +96,9 @@ class Summary:
             return "Summary(no heads)"
         heads, layers = len({(row.layer, row.head) for row in self.rows}), len({row.layer for row in self.rows})
         table = head_table(self.rows, title="", caption="", most=BEGUN)
-        lines = [said(f"Summary of {heads:,} heads in {layers:,} layer{'s' * (layers > 1)}")]
+        lines = [
+            said("Summary of {heads:,} heads in {layers:,} layer{s}", heads=heads, layers=layers, s="s" * (layers > 1))
+        ]
         one_group = [[row for group in table.groups for row in group]]  # without blank lines
         lines += str(dataclasses.replace(table, groups=one_group, notes=())).splitlines()
         if len(self.rows) > BEGUN:
@@ -307,7 +309,7 @@ def head_table(
         caption=caption,
         notes=[
             *(
-                [said(f"… and {len(rows[most:]):,} more rows; to_pandas() has all")]
+                [said("… and {count:,} more rows; to_pandas() has all", count=len(rows[most:]))]
                 if len(rows[:most]) < len(rows)
                 else []
             ),
@@ -328,7 +330,12 @@ def unknown_said(unknown: int, tokens: int) -> str | None:
     """Return "54 of 73 tokens are unknown to this model", or None if the model knows all."""
     if not unknown:
         return None
-    return said(f"{unknown:,} of {tokens:,} tokens {'is' if unknown == 1 else 'are'} unknown to this model")
+    return said(
+        "{unknown:,} of {tokens:,} tokens {are} unknown to this model",
+        unknown=unknown,
+        tokens=tokens,
+        are="is" if unknown == 1 else "are",
+    )
 
 
 def _number(value: float, how: str) -> str:

@@ -42,7 +42,7 @@ class Kernels(Printed):
             for plan in plans:
                 alike.setdefault(_describe(plan), []).append(name)
         rows = [(_shorten(names), *cells) for cells, names in alike.items()]
-        notes = [said(f"{name}: not headwise's ({how})") for name, how in self.others.items()]
+        notes = [said("{name}: not headwise's ({how})", name=name, how=how) for name, how in self.others.items()]
         return str(Table(_HEADINGS, [rows], notes=notes))
 
 
@@ -107,9 +107,15 @@ def _describe(plan: Plan) -> tuple[str, ...]:
     times = sorted((v.cost.time, v.kernel) for v in plan.verdicts if v.cost is not None and v.kernel != plan.kernel)
     others = ", ".join(f"{name} {time / plan.cost.time:.3g}" for time, name in times if plan.cost.time)
     share = f"{plan.cost.flops / plan.dense_flops:.0%}" if plan.dense_flops else ""
-    return plan.kernel, said(f"{q_len:,} × {k_len:,}, {heads} heads"), mask, share, others or said("all refuse")
+    return (
+        plan.kernel,
+        said("{q_len:,} × {k_len:,}, {heads} heads", q_len=q_len, k_len=k_len, heads=heads),
+        mask,
+        share,
+        others or said("all refuse"),
+    )
 
 
 def _shorten(names: list[str]) -> str:
     """Return the first of several names, and how many follow."""
-    return names[0] if len(names) == 1 else said(f"{names[0]} and {len(names) - 1} more")
+    return names[0] if len(names) == 1 else said("{names} and {count} more", names=names[0], count=len(names) - 1)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from headwise.errors import WorksheetError
-from headwise.language import said
+from headwise.language import Sentence, said
 from headwise.worksheet.description import LETTERS, ONE, Axis, Kind, Matrix, Step, in_lines
 from headwise.worksheet.formulas import Array, Formula
 from headwise.worksheet.sheet import Worksheet
@@ -22,10 +22,10 @@ MOST_HEADS = 8
 MOST_STEPS = 120
 WIDTH = 17  # the most columns that matrices side by side have together; the next matrix goes below
 
-FITS = (
-    f"A worksheet shows up to {LONGEST} tokens, matrices up to {LONGEST} wide (in a feed-forward network "
-    f"{LONGEST_OF['F']}) and {MOST_HEADS} heads"
-)
+FITS = Sentence(
+    "A worksheet shows up to {longest} tokens, matrices up to {longest} wide (in a feed-forward network {longest_of}) "
+    "and {most_heads} heads"
+).format(longest=LONGEST, longest_of=LONGEST_OF["F"], most_heads=MOST_HEADS)
 
 
 class Builder:

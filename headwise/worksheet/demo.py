@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.masks import Mask
 from headwise.models import Bert, BertConfig
 from headwise.nn import LatentAttention, MultiHeadAttention, MultiHeadLatentAttention, positions
@@ -59,8 +60,10 @@ def demo(
         raise ArgumentError("tokens: expected at least one word. Received: tokens=[]. Pass a text")
     whole("heads", heads)
     if max(heads * HEAD_DIM, len(tokens), len(memory or ())) > LONGEST:
-        most = f"{LONGEST // HEAD_DIM} heads and {LONGEST} tokens"
-        received = f"{heads} heads and {max(len(tokens), len(memory or ()))} tokens"
+        most = Sentence("{heads} heads and {tokens} tokens").format(heads=LONGEST // HEAD_DIM, tokens=LONGEST)
+        received = Sentence("{heads} heads and {count} tokens").format(
+            heads=heads, count=max(len(tokens), len(memory or ()))
+        )
         raise ArgumentError(f"too large to follow: expected at most {most}. Received: {received}. {FITS}")
     random = torch.Generator().manual_seed(seed)
     if kind == "bert":

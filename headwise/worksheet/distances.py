@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from headwise.language import Sentence
 from headwise.nn.positions import Alibi, ShawRelative, T5Buckets
 from headwise.worksheet.builder import Builder, side_by_side
 from headwise.worksheet.description import ONE, Axis, Matrix, numbered
@@ -64,11 +65,13 @@ def t5(b: Builder, scheme: T5Buckets, distance: Matrix) -> list[Matrix]:
     buckets = b.cells("Bucket", distance.rows, distance.cols, f"IF({away}<{exact},{away},{far}){after}", digits=0)
     b.step(
         "T5 buckets",
-        f"Distances up to {exact - 1} have one bucket each; larger distances share buckets.",
+        Sentence("Distances up to {exact} have one bucket each; larger distances share buckets.").format(
+            exact=exact - 1
+        ),
         "bucket of each distance",
         [buckets],
     )
-    rows = Axis("W", tuple(f"bucket {i}" for i in range(scheme.num_buckets)))
+    rows = Axis("W", tuple(Sentence("bucket {i}").format(i=i) for i in range(scheme.num_buckets)))
     heads = numbered("H", scheme.num_heads, "head ")
     table = b.given("parameter", "T5_table", scheme.relative_attention_bias.weight, rows, heads)
     made = [

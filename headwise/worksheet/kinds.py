@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from headwise.errors import ArgumentError, WorksheetError
+from headwise.language import Sentence
 from headwise.models import Bert
 from headwise.nn import DecoderLayer, EncoderLayer, LatentAttention, MultiHeadAttention, MultiHeadLatentAttention
 from headwise.nn.cross import CrossLayer
@@ -106,7 +107,9 @@ def _show_inputs(b: Builder, shown: list[Matrix]) -> None:
     second = " The first attends to the second." if len(shown) > 1 else ""
     b.step(
         "Inputs",
-        f"Each token is a row of numbers. All later steps are computed from them.{second}",
+        Sentence("Each token is a row of numbers. All later steps are computed from them.{second}").format(
+            second=second
+        ),
         ",  ".join(f"{each.name} [{each.rows.letter} × {each.cols.letter}]" for each in shown),
         shown,
     )

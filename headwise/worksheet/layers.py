@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from headwise.errors import WorksheetError
+from headwise.language import Sentence
 from headwise.models import Bert
 from headwise.nn import DecoderLayer, EncoderLayer, LatentAttention, MultiHeadAttention, MultiHeadLatentAttention
 from headwise.nn.cross import CrossLayer
@@ -84,7 +85,7 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
     z = b.given("parameter", "Latents", module.latents, names, numbered("M", module.latent_dim))
     b.step(
         "Latents",
-        f"{len(names)} learned vectors, the same for every input, are used as queries.",
+        Sentence("{count} learned vectors, the same for every input, are used as queries.").format(count=len(names)),
         "Z = latents [N × M]",
         [z],
     )
@@ -95,10 +96,10 @@ def latents(b: Builder, module: LatentAttention, x: Matrix, queries: Matrix, rea
     )
     for i in range(module.num_reads):
         read: Any = module.reads[min(i, len(module.reads) - 1)]
-        with b.part(f"Read {i + 1}", f"Read{i + 1}") if several else contextlib.nullcontext():
+        with b.part(Sentence("Read {i}").format(i=i + 1), f"Read{i + 1}") if several else contextlib.nullcontext():
             z = cross_layer(b, read, z, x, reading)
         for j, layer in enumerate(read.layers):
-            with b.part(f"Read {i + 1}, layer {j + 1}", f"Read{i + 1}_layer{j + 1}"):
+            with b.part(Sentence("Read {i}, layer {j}").format(i=i + 1, j=j + 1), f"Read{i + 1}_layer{j + 1}"):
                 z = encoder_layer(b, layer, z, _allow_all(names, names))
     if module.num_reads > len(module.reads):
         b.notes.append(
@@ -133,6 +134,10 @@ def bert(b: Builder, model: Bert, words: Matrix, kinds: Matrix, places: Matrix, 
     (x,) = normalised(b, model.embeddings.norm, [total], ["X"], "embeddings", "Norm of the embeddings")
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, EncoderLayer)
-        with b.part(f"Layer {i + 1}", f"Layer{i + 1}") if len(model.layers) > 1 else contextlib.nullcontext():
+        with (
+            b.part(Sentence("Layer {i}").format(i=i + 1), f"Layer{i + 1}")
+            if len(model.layers) > 1
+            else contextlib.nullcontext()
+        ):
             x = encoder_layer(b, layer, x, reading)
     return x

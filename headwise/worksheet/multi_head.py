@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import WorksheetError
+from headwise.language import Sentence
 from headwise.nn import MultiHeadAttention
 from headwise.nn.positions import Alibi, Positions, Rope, Rope2D, ShawRelative, T5Buckets
 from headwise.worksheet import distances, rotary, softmax
@@ -88,10 +89,16 @@ def _projected(b: Builder, module: MultiHeadAttention, which: str, x: Matrix) ->
     for h in range(heads):
         own = slice(h * width, (h + 1) * width)
         groups.append(projection(b, x, weight[own], None if bias is None else bias[own], cols, name, f"_{h + 1}"))
-    fewer = f" There are {heads} for {module.num_heads} query heads." if heads < module.num_heads else ""
+    fewer = (
+        Sentence(" There are {heads} for {num_heads} query heads.").format(heads=heads, num_heads=module.num_heads)
+        if heads < module.num_heads
+        else ""
+    )
     b.step(
         words.capitalize(),
-        f"Each head computes {words} from every token: {what}.{fewer}",
+        Sentence("Each head computes {words} from every token: {what}.{fewer}").format(
+            words=words, what=what, fewer=fewer
+        ),
         f"{name}ₕ = {x.name} W_{name},ₕ" + ("" if bias is None else f" + b_{name},ₕ"),
         *in_rows(*groups),
     )
@@ -111,9 +118,11 @@ def _shared(b: Builder, x: Matrix, weight: Tensor, cols: Axis, heads: int, which
         groups.append([own, made[-1]])
     b.step(
         words.capitalize(),
-        f"Each head takes its own columns of the input; one small matrix, the same for all heads, computes {words} "
-        "from them.",
-        f"{name}ₕ = {x.name}[:, columns of h] W_{name}",
+        Sentence(
+            "Each head takes its own columns of the input; one small matrix, the same for all heads, computes {words} "
+            "from them."
+        ).format(words=words),
+        Sentence("{name}ₕ = {input}[:, columns of h] W_{name}").format(name=name, input=x.name),
         [matrix],
         *side_by_side(groups),
     )
@@ -187,12 +196,14 @@ def _rotated(
         query_turn = rotary.make_turn(b, scheme, reading.query_ids, q[0].rows, theta, amplitude, "_q")
         key_turn = rotary.make_turn(b, scheme, reading.key_ids, k[0].rows, theta, amplitude, "_k")
     made = []
-    for words, heads, turn in (("queries", q, query_turn), ("keys", k, key_turn)):
+    for words, heads, turn in ((Sentence("queries"), q, query_turn), (Sentence("keys"), k, key_turn)):
         turned = rotary.turned(b, heads, turn, [f"{b.local(each)}_turned" for each in heads])
         b.step(
-            f"Rotate the {words}",
-            "Each pair of dimensions is rotated by the token's angle, so that a score depends on the distance of two "
-            f"tokens are. {rotary.pairs_in_words(turn, len(heads[0].cols))}",
+            Sentence("Rotate the {words}").format(words=words),
+            Sentence(
+                "Each pair of dimensions is rotated by the token's angle, so that a score depends on the distance of "
+                "two tokens are. {pairs_in_words}"
+            ).format(pairs_in_words=rotary.pairs_in_words(turn, len(heads[0].cols))),
             "(a, b) → (a cos φ − b sin φ,  b cos φ + a sin φ)",
             *side_by_side([each] for each in turned),
         )

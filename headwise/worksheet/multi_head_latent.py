@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headwise.language import Sentence
 from headwise.nn import MultiHeadLatentAttention
 from headwise.worksheet import rotary, softmax
 from headwise.worksheet.builder import Builder, check_heads, side_by_side
@@ -56,7 +57,9 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
         shown = projection(b, x, down.weight, down.bias, rank, "DQ", result="C_Q")
         b.step(
             "Compress the queries",
-            f"Queries are also computed from a short latent: {module.q_rank} numbers per token.",
+            Sentence("Queries are also computed from a short latent: {q_rank} numbers per token.").format(
+                q_rank=module.q_rank
+            ),
             "C_Q = X W_DQ",
             *in_rows(shown),
         )
@@ -68,8 +71,10 @@ def _queries(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     ]
     b.step(
         "Queries",
-        f"Each head's query: {module.nope_dim} dimensions without position (n), then {module.rope_dim} that will "
-        "be rotated (t).",
+        Sentence(
+            "Each head's query: {module.nope_dim} dimensions without position (n), then {module.rope_dim} that will "
+            "be rotated (t)."
+        ).format(module=module),
         f"Qₕ = {source.name} W_Q,ₕ",
         *groups,
     )
@@ -95,8 +100,10 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     key = projection(b, x, weights[1], bias[1], turns, "KR", result="K_shared")
     b.step(
         "Compress keys and values",
-        f"Keys and values of all heads are computed from one latent, C_KV: {module.kv_rank} numbers per token. In "
-        "addition there is one key for positions, which all heads share.",
+        Sentence(
+            "Keys and values of all heads are computed from one latent, C_KV: {kv_rank} numbers per token. In "
+            "addition there is one key for positions, which all heads share."
+        ).format(kv_rank=module.kv_rank),
         "C_KV = X W_DKV,   K_shared = X W_KR",
         *in_rows(latent, key),
     )
@@ -116,8 +123,10 @@ def _latents(b: Builder, module: MultiHeadLatentAttention, x: Matrix, turn: rota
     full = module.num_heads * (module.head_dim + module.value_head_dim)
     b.step(
         "What a cache holds",
-        f"To continue the text later, only this is cached: {kept} numbers per token, while the keys and values of "
-        f"{module.num_heads} heads would be {full}.",
+        Sentence(
+            "To continue the text later, only this is cached: {kept} numbers per token, while the keys and values of "
+            "{num_heads} heads would be {full}."
+        ).format(kept=kept, num_heads=module.num_heads, full=full),
         "cache = [C_KV normed, K_shared turned]",
         [cache],
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from headwise.errors import ArgumentError, WorksheetError
+from headwise.language import Sentence
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer, one_layer
@@ -86,8 +87,9 @@ def _sheet(terms: Terms, query: str, keys: tuple[str, ...], col: int, title: str
     weight = b.cells("Weight", ONE, ONE, f"INDEX({weights.name},{col + 1},1)", kind="output", digits=6)
     b.step(
         "Attention weights",
-        "Each exponential is divided by the sum. "
-        f"The weight of {weights.rows.labels[col]} (key {col}) is row {col + 1}.",
+        Sentence("Each exponential is divided by the sum. The weight of {token} (key {col}) is row {row}.").format(
+            token=weights.rows.labels[col], col=col, row=col + 1
+        ),
         "A = E / sum",
         [weight],
         [total],
@@ -174,9 +176,11 @@ def _softmax(b: Builder, terms: Terms, s: Matrix) -> Matrix:
     total = b.cells("Sum_of_row", ONE, ONE, f"SUM({exps.name}){more}", digits=DIGITS)
     b.step(
         "Softmax: exponentials",
-        "The highest score is subtracted, so that nothing overflows; this changes no weight. Then the exponential "
-        "makes every score positive." + (" The sink adds one more term to the sum, and has no key." if sink else ""),
-        "E = exp(s' − highest),  sum = Σ E" + (" + exp(sink − highest)" if sink else ""),
+        Sentence(
+            "The highest score is subtracted, so that nothing overflows; this changes no weight. Then the exponential "
+            "makes every score positive.{also}"
+        ).format(also=" The sink adds one more term to the sum, and has no key." if sink else ""),
+        "E = exp(s' − highest),  sum = Σ E + exp(sink − highest)" if sink else "E = exp(s' − highest),  sum = Σ E",
         [sink] if sink else [],
         [top],
         [total],

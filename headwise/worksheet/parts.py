@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.errors import WorksheetError
+from headwise.language import Sentence
 from headwise.nn.feed_forward import GATED, FeedForward
 from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, SCIENTIFIC, Axis, Kind, Matrix, numbered
@@ -137,7 +138,7 @@ def feed_forward(b: Builder, module: FeedForward, x: Matrix) -> Matrix:
         symbols = f"U ⊙ act(G),  act(x) = {symbols}"
     active = b.cells("Active", x.rows, hidden, text)
     b.step(
-        f"Feed-forward: {module.activation}",
+        Sentence("Feed-forward: {activation}").format(activation=module.activation),
         "A nonlinear function of each number: without it, the two linear maps would be a single one.",
         f"A = {symbols}" if gate is not None else f"act(x) = {symbols}",
         [active],
@@ -161,10 +162,24 @@ def residual(
     The norm is before the branch or after the sum, as in `ResidualLayer._add`.
     """
     if layer.norm_first:
-        (read,) = normalised(b, norm, [x], [f"Norm_{label}"], label, f"Norm before the {label.replace('_', ' ')}")
+        (read,) = normalised(
+            b,
+            norm,
+            [x],
+            [f"Norm_{label}"],
+            label,
+            Sentence("Norm before the {part}").format(part=Sentence(label.replace("_", " "))),
+        )
         found = branch(read)
         return added(b, x, found, f"After_{label}") if add else found
     found = branch(x)
     total = added(b, x, found, f"Sum_{label}") if add else found
-    (made,) = normalised(b, norm, [total], [f"After_{label}"], label, f"Norm after the {label.replace('_', ' ')}")
+    (made,) = normalised(
+        b,
+        norm,
+        [total],
+        [f"After_{label}"],
+        label,
+        Sentence("Norm after the {part}").format(part=Sentence(label.replace("_", " "))),
+    )
     return made

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.errors import WorksheetError
+from headwise.language import Sentence
 from headwise.nn.positions import DynamicNTK, Linear, Llama3, Rope, Rope2D, Yarn
 from headwise.worksheet.builder import Builder
 from headwise.worksheet.description import ONE, Axis, Matrix, numbered
@@ -160,7 +161,7 @@ def make_turn(
     sin = b.cells(f"Sine{suffix}", tokens, theta.cols, f"{times}SIN({angles.name}[i,j])")
     whose = {"": "", "_q": " of the queries", "_k": " of the keys"}[suffix]
     b.step(
-        f"RoPE angles{whose}",
+        Sentence("RoPE angles{whose}").format(whose=whose),
         "The angle is the token's position times the frequency of the pair. A rotation needs its cosine and sine.",
         "φ = position · θ,  cos φ,  sin φ",
         [places, angles],
@@ -193,6 +194,10 @@ def pairs_in_words(turn: Turn, dims: int) -> str:
     first = turn.pair(0)
     assert first is not None
     rest = dims - 2 * len(turn.cos.cols)
-    left = f" The last {rest} are not rotated." if rest else ""
-    second = "neighbours, d1 and d2" if turn.interleaved else f"half a head apart, d1 and d{first[1] + 1}"
-    return f"Pairs are {second} and so on.{left}"
+    left = Sentence(" The last {rest} are not rotated.").format(rest=rest) if rest else ""
+    second = (
+        "neighbours, d1 and d2"
+        if turn.interleaved
+        else Sentence("half a head apart, d1 and d{first}").format(first=first[1] + 1)
+    )
+    return Sentence("Pairs are {second} and so on.{left}").format(second=second, left=left)

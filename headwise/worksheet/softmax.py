@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.language import Sentence
 from headwise.worksheet.builder import Builder, side_by_side
 from headwise.worksheet.description import ONE, Axis, Matrix, numbered
 from headwise.worksheet.formulas import FORBIDDEN
@@ -34,11 +35,17 @@ def scores(b: Builder, q: Heads, k: Heads) -> list[Matrix]:
     for h, each in enumerate(q):
         key = k[h * len(k) // len(q)]
         made.append(b.whole(f"Scores_{h + 1}", each.rows, key.rows, f"MMULT({each.name},TRANSPOSE({key.name}))"))
-    shared = f" Each key head serves {len(q) // len(k)} query heads." if 1 < len(k) < len(q) else ""
+    shared = (
+        Sentence(" Each key head serves {count} query heads.").format(count=len(q) // len(k))
+        if 1 < len(k) < len(q)
+        else ""
+    )
     shared = shared or (" All query heads share the one key head." if len(k) == 1 < len(q) else "")
     b.step(
         "Scores",
-        f"The dot product of each query and each key is large if the two point in the same direction.{shared}",
+        Sentence(
+            "The dot product of each query and each key is large if the two point in the same direction.{shared}"
+        ).format(shared=shared),
         "Sₕ = Qₕ Kₕᵀ",
         *side_by_side([each] for each in made),
     )
@@ -107,8 +114,10 @@ def masked(b: Builder, s: Heads, allowed: NDArray[np.bool_]) -> list[Matrix]:
     now = " Here every cell is allowed." if open_ else ""
     b.step(
         "Mask",
-        f"Which query (row) may attend to which key (column): 1 = may, 0 = may not. A masked score becomes −∞, and its "
-        f"weight 0.{now}",
+        Sentence(
+            "Which query (row) may attend to which key (column): 1 = may, 0 = may not. A masked score becomes −∞, and "
+            "its weight 0.{now}"
+        ).format(now=now),
         "S'ₕ = S'ₕ where the mask is 1, else −∞",
         *(side_by_side([mask] for mask in masks) if several else [masks]),
         *side_by_side([each] for each in made),
@@ -138,9 +147,11 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
     )
     b.step(
         "Softmax: exponentials",
-        "The largest score of a row is subtracted, so that nothing overflows; this changes no weight. Then the "
-        f"exponential makes every score positive.{also}",
-        "Eₕ = exp(S'ₕ − max of the row)" + ("   sum = Σ E + exp(sink − max)" if sinks else ""),
+        Sentence(
+            "The largest score of a row is subtracted, so that nothing overflows; this changes no weight. Then the "
+            "exponential makes every score positive.{also}"
+        ).format(also=also),
+        "Eₕ = exp(S'ₕ − max of the row)   sum = Σ E + exp(sink − max)" if sinks else "Eₕ = exp(S'ₕ − max of the row)",
         [sinks] if sinks else [],
         *side_by_side(groups),
     )
@@ -154,7 +165,9 @@ def weights(b: Builder, s: Heads, options: Options) -> list[Matrix]:
     less = "The rest up to 1 is the sink's share." if sinks else "A row without an allowed key is all 0."
     b.step(
         "Attention weights",
-        f"Each row is divided by its sum. The result is how much each query attends to each key. {less}",
+        Sentence(
+            "Each row is divided by its sum. The result is how much each query attends to each key. {less}"
+        ).format(less=less),
         "Aₕ = Eₕ / sum of the row",
         *side_by_side(groups),
     )

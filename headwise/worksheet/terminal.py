@@ -40,7 +40,7 @@ def print_worksheet(sheet: Steps, console: Console | None = None) -> None:
     for number, step in enumerate(sheet, start=1):
         _print_step(console, number, step)
     for note in sheet.notes:
-        console.print(Text(said(f"note: {note}")))
+        console.print(Text(said("note: {note}", note=note)))
 
 
 def _print_step(console: Console, number: int, step: Step) -> None:

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
-from headwise.language import LEAST
 from tests.language import sentences
+from tests.language.sentences import LEAST
 
 PLACE = r"\{(\w+)\}"
 NUMBER = r"([+−-]?(?:\d[\d,]*)(?:\.\d+)?(?:e[+−-]?\d+)?(?: ?%)?)"

@@ -1,7 +1,6 @@
 """The sentences that headwise shows, found in its code: what a catalogue has to translate.
 
-A f-string is written as its shape, with a number for each value: f"Wrote {path} ({rows} rows)." is
-"Wrote {0} ({1} rows).".
+They are the templates that `Sentence`, `said` and `Heading` are given, and every other string of the files of `SPOKEN`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from pathlib import Path
 
 import click
 
-from headwise.language import LEAST
-
 ROOT = Path(__file__).parents[2] / "headwise"
 
-TEXTS = (ast.Constant, ast.JoinedStr, ast.BinOp)
+PLACE = r"(?<!\{)\{[\w.]+(?:![rsa])?(?::[^{}]*)?\}"  # of a value: "{rows:,}"
+LEAST = 7  # letters of its own in a sentence with values
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
@@ -44,9 +42,21 @@ def of_the_code() -> Iterator[str]:
 
 
 def of_files(pattern: str, *, every: bool = False) -> Iterator[str]:
-    """The strings of some files that may be sentences, long or short: those that `said` is given, or every one."""
+    """The strings of some files, long or short, with numbers in place of values: those that `said` is given, or all."""
     for path in sorted(ROOT.glob(pattern)):
-        yield from (_all if every else _given)(ast.parse(path.read_text("utf-8")))
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in _within(tree, _docstrings(tree)) if every else _given(tree):
+            yield _shape(node) or ""
+
+
+def f_strings() -> Iterator[str]:
+    """Sentences that cannot be translated, because they are f-strings: as "file:line: sentence"."""
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        spoken = any(path.match(pattern) for pattern in SPOKEN)
+        for node in _within(tree, _docstrings(tree)) if spoken else _given(tree):
+            if not isinstance(node, ast.Constant) and is_sentence(_shape(node) or ""):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {_shape(node)}"
 
 
 def words_of_the_code() -> set[str]:
@@ -78,10 +88,16 @@ def paragraphs(text: str) -> Iterator[str]:
 def _strings(path: Path) -> tuple[list[str], set[str]]:
     """The sentences of a file, and all its strings."""
     tree = ast.parse(path.read_text("utf-8"))
-    spoken = any(path.match(pattern) for pattern in SPOKEN)
-    sentences = list(filter(is_sentence, _all(tree) if spoken else _given(tree)))
-    shapes = (_shape(node) for node in ast.walk(tree) if isinstance(node, TEXTS))
-    return sentences, {shape for shape in shapes if shape is not None}
+    found = [
+        node.value for node in _given(tree) if isinstance(node, ast.Constant) and re.search("[a-z]{2}", node.value)
+    ]
+    if path.parent.name == "cli":  # the errors of the command are its own sentences
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func).endswith("Error"))
+        found += [x.value for call in calls for x in call.args[:1] if isinstance(x, ast.Constant)]
+    if any(path.match(pattern) for pattern in SPOKEN):
+        every = (node.value for node in _within(tree, _docstrings(tree)) if isinstance(node, ast.Constant))
+        found += filter(is_sentence, every)
+    return found, {x.value for x in ast.walk(tree) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
 
 
 def is_sentence(text: str) -> bool:
@@ -89,7 +105,7 @@ def is_sentence(text: str) -> bool:
 
     Shorter texts may stand in a catalogue, too, but need not: "second bytes" could be a key of a table.
     """
-    own = re.sub(r"\{\d+\}", "", text)
+    own = re.sub(PLACE, "", text)
     words = set(re.findall(r"(?<![\w'])[A-Za-z][a-z]{2,}(?![\w(^])", own))
     if len(own.split()) < 3 or len(words) < 2:
         return False
@@ -105,25 +121,25 @@ def is_sentence(text: str) -> bool:
     )
 
 
-def _given(tree: ast.AST) -> Iterator[str]:
+def _given(tree: ast.AST) -> Iterator[ast.expr]:
+    """The strings that are given to `said`, `Sentence` and `Heading`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) in ("said", "Heading") and node.args:
+        if isinstance(node, ast.Call) and _name(node.func) in ("said", "Sentence", "Heading") and node.args:
             yield from _within(node.args[0])
 
 
-def _all(tree: ast.AST) -> Iterator[str]:
-    skipped = {
+def _docstrings(tree: ast.AST) -> set[ast.expr]:
+    return {
         node.body[0].value
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    yield from _within(tree, skipped)
 
 
-def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """The sentences in a part of the code, without those of exceptions, assertions and patterns.
+def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[ast.expr]:  # type: ignore[assignment]
+    """The strings in a part of the code, without those of exceptions, assertions and patterns.
 
     The reason of a NotApplicable is for whoever reads the code.
     """
@@ -131,8 +147,8 @@ def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[str
         return
     if isinstance(node, ast.Call) and re.search(r"(Error|NotApplicable|^re\.\w+)$", _name(node.func)):
         return
-    if (shape := _shape(node)) is not None:
-        yield shape
+    if isinstance(node, ast.expr) and _shape(node) is not None:
+        yield node
         for value in _values(node):
             yield from _within(value, skipped)
         return
@@ -145,10 +161,9 @@ def _shape(node: ast.AST) -> str | None:
     pieces = list(_pieces(node))
     if not any(isinstance(piece, str) for piece in pieces):
         return None
-    # "{width:.0f}" is a place, too: that of a template for `str.format`.
     marked = "".join(piece if isinstance(piece, str) else "{value}" for piece in pieces)
     numbers = itertools.count()
-    return re.sub(r"\{[a-z_]+(:[^{}]*)?\}", lambda _: f"{{{next(numbers)}}}", marked)
+    return re.sub(PLACE, lambda _: f"{{{next(numbers)}}}", marked)
 
 
 def _pieces(node: ast.AST) -> Iterator[str | ast.expr]:

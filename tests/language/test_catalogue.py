@@ -8,31 +8,32 @@ import pytest
 
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
-from headwise.language import read_entries
+from headwise.doctor.reading.projection_names import PLURALS
+from headwise.language import read_catalogue
 from headwise.records.statistics import columns
 from headwise.tasks import kinds
 from tests.language import sentences
 
-ENTRIES = dict(read_entries("zh"))
+ENTRIES = read_catalogue("zh")
 
 # What code puts together of several strings.
-PLURALS = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "second")
+COUNTED = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "second")
 COMPOSED = {
-    *(f"{{0}} {word}{ending}" for word in PLURALS for ending in ("", "s")),
-    *(f"{{0}} {what}: {{1}}." for what in ("kinds of attention layers", "changed classes with a bug")),
-    *(f"{{0}} {what}" for what in ("for keys and values", "as returned", "(it does not block what it should)")),
-    *(f"{of}{tensor} from {{0}}" for of in ("", "its ") for tensor in ("queries", "keys", "values")),
-    *("queries and keys", "keys and values", "queries and values", "queries, keys and values"),
-    "queries and keys and values",
+    *(f"{{n}} {word}{ending}" for word in COUNTED for ending in ("", "s")),
+    *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", " and ")),
+    *(f"{vectors} from {{first}}" for vectors in PLURALS.values()),
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
-    *(f"forward({{0}}): {given}, {{1}}" for given in ("query, key and value", "a query and a memory")),
     *(f"RoPE over {pairs}" for pairs in ("halves", "neighbours")),
-    "{0}: it masks exactly the cells that it should allow",
-    "{0} -> {1}: {2} heads of {3}",
-    "two calls in eval mode with the same input differ by up to {0} of the output's size: {1} acts",
-    *(" in nats", " in tokens"),
-    *(", ", "; ", ": ", ". ", "Try"),  # joints, and a label
+    *(" in nats", " in tokens", "Try"),
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click
+    *(f"Invalid value{of}: {{message}}" for of in ("", " for {param_hint}")),
+    *("Missing argument", "Missing option", "Missing parameter", "Missing command.", "file", "directory", "path"),
+    *("No such option {name!r}.", "No such command {name!r}.", "Option {name!r} requires an argument."),
+    *("Did you mean {possibility}?", "Option {name!r} does not take a value.", "{value!r} is not {choice}."),
+    *("{value!r} is not a valid {number_type}.", "{value} is not in the range {range}."),
+    *("{value!r} is not one of {choices}.", "{name} {filename!r} does not exist."),
+    *("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
+    *(f"{{name}} {{filename!r}} is {what}." for what in ("a file", "a directory", "not readable", "not writable")),
 }
 
 
@@ -66,7 +67,12 @@ def test_a_translation_has_the_values_of_its_sentence() -> None:
 
 
 def _fits(english: str, translated: str) -> bool:
-    """Whether the same values are in both; what only marks a plural may be left out: "{0} row{1}" is "{0} 行"."""
-    there, found = (set(re.findall(r"\{(\d+)", text)) for text in (english, translated))
-    endings = set(re.findall(r"(?:[a-z]|tokens )\{(\d+)\}", english))
-    return found <= there and there - found <= endings
+    """Whether the same values are in both; what only marks a plural may be left out: "{n} row{s}" is "{n} 行"."""
+    there, found = (set(re.findall(sentences.PLACE, text)) for text in (english, translated))
+    return found <= there and there - found <= {"{s}", "{are}"}
+
+
+def test_no_sentence_is_an_f_string() -> None:
+    assert list(sentences.f_strings()) == [], (
+        'write Sentence("… {name} …").format(name=…), or said("… {name} …", name=…)'
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.language import read_entries
+from headwise.language import read_catalogue
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "zh" / "glossary.md"
@@ -23,7 +23,7 @@ def texts() -> dict[str, str]:
     documents = [ROOT / "README.zh.md", *sorted((ROOT / "docs" / "zh").glob("*.md"))]
     found = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in documents if path != GLOSSARY}
     page = json.loads((ROOT / "headwise" / "viewer" / "static" / "zh.json").read_text("utf-8"))
-    return found | {"the catalogue": "\n".join(dict(read_entries("zh")).values()), "the page": "\n".join(page.values())}
+    return found | {"the catalogue": "\n".join(read_catalogue("zh").values()), "the page": "\n".join(page.values())}
 
 
 def test_the_glossary_rules_words_out() -> None:

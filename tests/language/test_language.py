@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 
 from headwise import language
 from headwise.cli import main
-from headwise.language import said
+from headwise.language import Sentence, join, packed, said, unpacked
 
 
 @pytest.fixture
@@ -45,22 +48,45 @@ def test_a_script_speaks_english_whatever_the_locale(monkeypatch: pytest.MonkeyP
 
 
 def test_values_stand_where_the_translation_has_them(chinese: None) -> None:
-    assert said("Wrote out.csv (12 rows).") == "已写入 out.csv（12 行）。"
+    assert said("Wrote {out} ({rows:,} row{s}).", out="out.csv", rows=1200, s="s") == "已写入 out.csv（1,200 行）。"
     # A value that is itself a sentence is translated.
-    assert said("Read 3 texts, 1,024 tokens.") == "已读取 3 段文本，共 1,024 个词元。"
-    factor, width = "divided by 8.000, which is sqrt(64), the model width", "the head width is 8"
-    told = said(f"scores are {factor}; {width}, expected a division by 2.828")
-    assert told == "分数除以了 8.000，即 sqrt(64)，模型宽度的平方根；头的宽度是 8，应当除以 2.828"
+    factor = join([Sentence("divided by {divisor:.3f}").format(divisor=8), "which is not a power of any width here"])
+    told = Sentence("scores are {did}; the head width is {width}, expected a division by {divisor:.3f}").format(
+        did=factor, width=8, divisor=8**0.5
+    )
+    assert told.startswith("scores are divided by 8.000, which is not a power of any width here; the head width is 8")
+    assert said(told) == "分数除以了 8.000，不是这里任何宽度的幂；头的宽度是 8，应当除以 2.828"
 
 
-def test_names_of_somebodys_code_stay(chinese: None) -> None:
-    told = said("forward(query, mask, keys): one input, [batch, length, width]")
-    assert told == "forward(query, mask, keys)：一个输入，[批次, 长度, 宽度]"
-    assert said("mask: mask [B, 1, Q, K], True = may attend") == "掩码：mask [B, 1, Q, K]，True = 可以看"
+def test_words_of_somebodys_code_stay(chinese: None) -> None:
+    template = "{path} acts on the {these}, and the {those} do not depend on it"
+    told = Sentence(template).format(path="keys", these=Sentence("queries"), those=Sentence("keys"))
+    assert said(told).startswith("keys ")
+    assert "查询" in said(told)
+
+
+def test_a_sentence_is_english_for_programs_and_outlives_a_copy(chinese: None) -> None:
+    told = join([Sentence("{n} bugs").format(n=2), Sentence("{n} risk").format(n=1)])
+    assert json.dumps(told) == '"2 bugs, 1 risk"'
+    for again in (
+        copy.deepcopy(told),
+        pickle.loads(pickle.dumps(told)),
+        unpacked(json.loads(json.dumps(packed(told)))),
+    ):
+        assert (again, said(again)) == ("2 bugs, 1 risk", "2 个错误，1 个风险")
+    assert unpacked(json.loads(json.dumps(packed({"a": [1, {"b": told}]})))) == {"a": [1, {"b": told}]}
+
+
+def test_values_are_kept_as_they_were_when_the_sentence_was_made() -> None:
+    shape = [2, 3]
+    told = Sentence("its output is {shape}, {shape[0]} and {x!r}").format(shape=shape, x="a")
+    shape[0] = 7
+    assert told == "its output is [2, 3], 2 and 'a'"
+    assert told.values == {"shape": "[2, 3]", "shape[0]": 2, "x": "'a'"}
 
 
 def test_what_the_catalogue_lacks_stays_english(chinese: None) -> None:
-    for text in ("", " ", "mat1 and mat2 must have the same dtype", "no such sentence, and 5 of them", "5 of them"):
+    for text in ("", " ", "mat1 and mat2 must have the same dtype", Sentence("no such {what}").format(what="sentence")):
         assert said(text) == text
 
 
@@ -88,12 +114,16 @@ def test_help_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert not [line for line in lines if line.strip()[:1] in tuple("，。；：、）”")]
 
 
-def test_an_error_stays_english_with_a_hint_below(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stats", "no.hw", "--lang", "zh"]) == 2
     message, hint = capsys.readouterr().err.splitlines()
     assert message.startswith("headwise: ")
     assert message.isascii()
     assert hint == "  文件无法读取或写入：请检查路径和权限。"
+    assert main(["view", "run.hw", "--port", "8000", "--lang", "zh"]) == 2
+    assert capsys.readouterr().err == "headwise: --port 8000：只有 --serve 监听端口。请加上 --serve，或去掉 --port\n"
+    assert main(["stats", "--no-such-option", "--lang", "zh"]) == 2  # a sentence of click
+    assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。 参见 'headwise stats --help'。\n"
 
 
 def test_a_language_without_a_catalogue_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

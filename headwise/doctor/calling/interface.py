@@ -27,6 +27,7 @@ from headwise.doctor.calling.trial import KEYS, QUERIES, Trial, undisturbed
 from headwise.doctor.calling.way import LAYOUTS, Inputs, OutputProblem, Result, Way, home, noise
 from headwise.doctor.limits import out_of_memory
 from headwise.errors import DoctorError, shortened
+from headwise.language import Sentence, join
 
 __all__ = ["Form", "Inputs", "Interface", "MaskInput", "Result", "Spec", "copied", "discover"]
 
@@ -188,26 +189,36 @@ class Interface:
         names = list(dict.fromkeys([*inputs, *(m.parameter for m in self.masks)]))
         layout = LAYOUTS[self.way.layout]
         if token_ids.is_on_embeddings(self.module):
-            layout = f"embeddings {layout} of its ids"
-        lines = [f"forward({', '.join(names) or '*args'}): {called}, {layout}"]
+            layout = Sentence("embeddings {layout} of its ids").format(layout=layout)
+        lines: list[str] = [
+            Sentence("forward({names}): {called}, {layout}").format(
+                names=", ".join(names) or "*args", called=called, layout=layout
+            )
+        ]
         seen: set[str] = set()
         for mask in self.masks:
             if mask.parameter not in seen:
-                lines.append(f"mask: {mask.describe()}{'' if mask.works else ' (it does not block what it should)'}")
+                lacks = "" if mask.works else " (it does not block what it should)"
+                lines.append(Sentence("mask: {mask}{lacks}").format(mask=mask.describe(), lacks=lacks))
                 seen.add(mask.parameter)
         if heads:
             lines.append(self._describe_heads())
         if self.causal_claim:
-            lines.append(f"causal by itself: {self.causal_claim}")
+            lines.append(Sentence("causal by itself: {causal_claim}").format(causal_claim=self.causal_claim))
         return lines
 
     def _describe_heads(self) -> str:
-        widths = f"width {self.width}"
+        told = [Sentence("width {width}").format(width=self.width)]
         if (self.key_width, self.value_width) != (self.width, self.width) and self.takes != "self":
-            widths += f", keys {self.key_width}" + (f", values {self.value_width}" if self.takes == "qkv" else "")
-        heads = f"{self.heads} heads" if self.heads else "number of heads unknown"
-        shared = f", {self.kv_heads} of keys and values" if self.kv_heads and self.kv_heads != self.heads else ""
-        return f"{widths}, {heads}{shared}"
+            told.append(Sentence("keys {width}").format(width=self.key_width))
+            if self.takes == "qkv":
+                told.append(Sentence("values {width}").format(width=self.value_width))
+        told.append(
+            Sentence("{heads} heads").format(heads=self.heads) if self.heads else Sentence("number of heads unknown")
+        )
+        if self.kv_heads and self.kv_heads != self.heads:
+            told.append(Sentence("{heads} of keys and values").format(heads=self.kv_heads))
+        return join(told)
 
 
 def discover(

@@ -12,17 +12,17 @@ from rich.text import Text
 from headwise.doctor.comparing.comparison import Differences
 from headwise.doctor.comparing.parting import Operation, Parting
 from headwise.doctor.telling.report import indented
-from headwise.language import printable
+from headwise.language import Sentence, printable, said
 
 
 def comparison_report(found: Differences) -> Iterator[RenderableType]:
     """The whole result of a comparison, for rich to print."""
-    yield Text(printable(f"{found.first} and {found.second}, in {found.dtype}"), style="bold")
+    yield Text(printable(said("{found.first} and {found.second}, in {found.dtype}", found=found)), style="bold")
     yield from indented(found.mapping.values())
     yield from indented(found.notes, style="dim")
     yield Text()
     yield _table(found)
-    problems = dict.fromkeys(f"{row.mask}: {row.problem}" for row in found.rows if row.problem)
+    problems = dict.fromkeys(Sentence("{row.mask}: {row.problem}").format(row=row) for row in found.rows if row.problem)
     if problems:
         yield Text("not compared", style="bold dim")
         yield from indented(problems)
@@ -35,12 +35,19 @@ def comparison_report(found: Differences) -> Iterator[RenderableType]:
 def conclusion(found: Differences) -> str:
     """The conclusion, in one sentence."""
     left = len(found.rows) - len(found.compared)
-    more = f" {left} of {len(found.rows)} cases could not be compared." if left else ""
+    more = (
+        Sentence(" {left} of {count} cases could not be compared.").format(left=left, count=len(found.rows))
+        if left
+        else ""
+    )
     if found.same:
-        return f"They compute the same: largest difference {number(found.largest)}.{more}"
+        return Sentence("They compute the same: largest difference {number}.{more}").format(
+            number=number(found.largest), more=more
+        )
     apart = [row for row in found.compared if not row.same]
-    where = f"{len(apart)} of {len(found.compared)} cases"
-    return f"They do not compute the same in {where}: largest difference {number(found.largest)}.{more}"
+    return Sentence(
+        "They do not compute the same in {apart} of {count} cases: largest difference {number}.{more}"
+    ).format(apart=len(apart), count=len(found.compared), number=number(found.largest), more=more)
 
 
 def number(x: float | None) -> str:
@@ -72,21 +79,23 @@ def _table(found: Differences) -> Table:
 def _parted(found: Differences) -> Iterator[RenderableType]:
     parted = found.parted
     assert parted is not None
-    agreed = f"agree in {', '.join(parted.agreed)}, and " if parted.agreed else ""
-    yield Text(f"They {agreed}differ at the {parted.stage}{_by(parted)}.")
+    agreed = Sentence("agree in {agreed}, and ").format(agreed=", ".join(parted.agreed)) if parted.agreed else ""
+    yield Text(
+        Sentence("They {agreed}differ at the {stage}{by}.").format(agreed=agreed, stage=parted.stage, by=_by(parted))
+    )
     for name, operation in ((found.first, parted.first), (found.second, parted.second)):
         if operation is not None:
             yield from indented([f"{name}: {_said(operation)}"])
     worst = next((row.worst for row in found.compared if row.worst), "")
     if parted.stage == "gradients" and worst:
-        yield from indented([f"the gradient that differs most: {worst}"])
+        yield from indented([Sentence("the gradient that differs most: {worst}").format(worst=worst)])
 
 
 def _by(parted: Parting) -> str:
     if parted.ratio is not None and parted.ratio > 0:
-        return f": those of the first are {parted.ratio:.4g} times those of the second"
+        return Sentence(": those of the first are {ratio:.4g} times those of the second").format(ratio=parted.ratio)
     if math.isfinite(parted.difference):
-        return f", by {number(parted.difference)}"
+        return Sentence(", by {number}").format(number=number(parted.difference))
     return ", not by a constant factor"
 
 

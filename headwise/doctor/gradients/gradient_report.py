@@ -11,7 +11,7 @@ from rich.text import Text
 from headwise.doctor.comparing.comparison_report import number
 from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient
 from headwise.doctor.telling.report import indented
-from headwise.language import printable
+from headwise.language import Sentence, printable
 
 _SAID = {"blocked": "no gradient", "unused": "not used"}  # of the others, the verdict itself
 _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}
@@ -19,7 +19,7 @@ _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "froze
 
 def gradient_report(found: CheckedGradients) -> Iterator[RenderableType]:
     """The whole result of a gradient check, for rich to print."""
-    yield Text(printable(f"Gradients of {found.subject}, in {found.dtype}"), style="bold")
+    yield Text(printable(Sentence("Gradients of {found.subject}, in {found.dtype}").format(found=found)), style="bold")
     yield from indented(found.notes, style="dim")
     if found.tensors:
         yield Text()
@@ -31,22 +31,34 @@ def gradient_report(found: CheckedGradients) -> Iterator[RenderableType]:
 def conclusion(found: CheckedGradients) -> str:
     """The conclusion, in one sentence."""
     if found.problem:
-        return f"There are no gradients: {found.problem}."
+        return Sentence("There are no gradients: {problem}.").format(problem=found.problem)
     if found.wrong:
         first = max(found.wrong, key=lambda x: x.difference)
-        return f"{len(found.wrong)} of {len(found.tensors)} gradients are wrong. {_sentence(first)}"
+        return Sentence("{wrong} of {of} gradients are wrong. {sentence}").format(
+            wrong=len(found.wrong), of=len(found.tensors), sentence=_sentence(first)
+        )
     checked = sum(x.checked for x in found.tensors)
     largest = max((x.difference for x in found.tensors), default=0.0)
     kinks = sum(x.kinks for x in found.tensors)
-    more = f" {kinks} were not judged, because the output has no slope there." if kinks else ""
-    return f"The gradients are right: {checked} numbers checked, largest error {number(largest)}.{more}"
+    more = (
+        Sentence(" {kinks} were not judged, because the output has no slope there.").format(kinks=kinks)
+        if kinks
+        else ""
+    )
+    return Sentence("The gradients are right: {checked} numbers checked, largest error {number}.{more}").format(
+        checked=checked, number=number(largest), more=more
+    )
 
 
 def _sentence(x: TensorGradient) -> str:
     at = f" at {list(x.at)}" if x.at else " along a random direction"
     if x.verdict == "blocked":
-        return f"{x.name} gets no gradient, but the output changes with it: by {x.numerical:.6g}{at}."
-    return f"The gradient of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
+        return Sentence("{x.name} gets no gradient, but the output changes with it: by {x.numerical:.6g}{at}.").format(
+            x=x, at=at
+        )
+    return Sentence(
+        "The gradient of {x.name}{at} is {x.autograd:.6g}; the output changes by {x.numerical:.6g}."
+    ).format(x=x, at=at)
 
 
 def _table(found: CheckedGradients) -> Table:

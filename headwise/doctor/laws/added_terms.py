@@ -22,6 +22,7 @@ from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Step, pair_tokens
 from headwise.doctor.reading.scale import behind_the_product, proportion
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("wrong-scale", "scores-misaligned")
 
@@ -90,8 +91,10 @@ def _scaled(patient: Patient, anatomy: Anatomy, names: set[str]) -> Iterator[Fin
         yield Finding(
             "wrong-scale",
             patient.severity("wrong-scale: of a bias", "bug"),
-            f"{' and '.join(sorted(names))} is added to the products of queries and keys, and multiplied by "
-            f"{scale:.4f}, their scale, with them; it should be added to the scaled scores as it is",
+            Sentence(
+                "{names} is added to the products of queries and keys, and multiplied by {scale:.4f}, their scale, "
+                "with them; it should be added to the scaled scores as it is"
+            ).format(names=" and ".join(sorted(names)), scale=scale),
             "scale q kᵀ first, then add the bias: softmax(q @ k.mT * scale + bias)",
             next((x.where for x in a.steps_before if x.name == "add"), a.softmax.where),
             numbers={"factor": scale, "scale": scale},
@@ -132,8 +135,10 @@ def _unscaled(site: Site, step: Step) -> Iterator[Finding]:
         yield Finding(
             "wrong-scale",
             "risk",
-            f"products of queries and keys are multiplied by {scale:.4f}, and products of the same width with learned "
-            "positions are added to them as they are: they are larger by its inverse",
+            Sentence(
+                "products of queries and keys are multiplied by {scale:.4f}, and products of the same width with "
+                "learned positions are added to them as they are: they are larger by its inverse"
+            ).format(scale=scale),
             "scale the sum of all products: (q @ k.mT + q @ p.mT) / sqrt(head width)",
             step.where,
             numbers={"scale": scale, "factor": 1.0},
@@ -205,8 +210,10 @@ def _misaligned(site: Site, step: Step, foreign: Tensor) -> Finding:
     return Finding(
         "scores-misaligned",
         "bug",
-        f"what is added to the score of query {query} and key {key} comes from token {other}: "
-        f"{int((foreign >= 0).sum())} scores get a term of a token that is neither their query nor their key",
+        Sentence(
+            "what is added to the score of query {query} and key {key} comes from token {other}: {sum} scores get a "
+            "term of a token that is neither their query nor their key"
+        ).format(query=query, key=key, other=other, sum=int((foreign >= 0).sum())),
         "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first), "
         "and keys after the query need positions of their own, 2 N - 1 in all",
         step.where,

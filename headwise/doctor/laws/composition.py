@@ -21,6 +21,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved, sentence
 from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading.marks import tensors_in
+from headwise.language import Sentence
 
 FINDINGS = ("residual-dropped",)
 
@@ -64,8 +65,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     if kept and normed:
         yield _dropped(
             patient,
-            f"with all projections set to 0, what goes on behind {tape.norms[normed[0]][0]} is its output, and behind "
-            f"{tape.norms[kept[0]][0]} its input: the residual was overwritten by the norm",
+            Sentence(
+                "with all projections set to 0, what goes on behind {behind} is its output, and behind {before} its "
+                "input: the residual was overwritten by the norm"
+            ).format(behind=tape.norms[normed[0]][0], before=tape.norms[kept[0]][0]),
             "keep the input: residual = x, then residual + attention(norm(x))",
         )
         return
@@ -78,8 +81,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         if after.shape == given[n].shape and int((after != given[n]).any(-1).sum()) > 1:  # it adds an attention
             yield _dropped(
                 patient,
-                f"the sum of a residual and an attention is given to {tape.norms[n][0]}, and is not passed on: with "
-                "all weights behind this norm set to 0, what goes on is the residual without the attention",
+                Sentence(
+                    "the sum of a residual and an attention is given to {norms}, and is not passed on: with all "
+                    "weights behind this norm set to 0, what goes on is the residual without the attention"
+                ).format(norms=tape.norms[n][0]),
                 "add the sum: h = x + attention(norm(x)), then h + mlp(norm(h)); renew the residual before each part",
             )
             return
@@ -107,7 +112,7 @@ def listen(patient: Patient, inputs: Inputs, zero: set[str] | None = None) -> Ta
     with _Weights(tape, {x.untyped_storage().data_ptr(): name for name, x in weights.items()}):
         out = probe.attempt(inputs)
     if isinstance(out, Exception):
-        raise NotChecked(f"it does not run this way: {sentence(out)}")
+        raise NotChecked(Sentence("it does not run this way: {sentence}").format(sentence=sentence(out)))
     tape.out = out
     return tape
 

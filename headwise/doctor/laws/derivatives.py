@@ -22,12 +22,13 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, gap, gradients, moved, quiet, weighting
 from headwise.doctor.probing.reached import behind
+from headwise.language import Sentence
 
 FINDINGS = ("gradient-blocked", "gradient-wrong")
 
 _STEPS = (1e-3, 1e-4)
 _WRONG = 0.02  # of the gradient's size; smooth functions stay below 1e-4, ReLU kinks below this
-_ESTIMATE = "Part of the gradient has no effect on the output: a straight-through estimate may be intended"
+_ESTIMATE = ". Part of the gradient has no effect on the output: a straight-through estimate may be intended"
 _NOTHING = 1e-9  # a gradient of this size is rounding
 
 
@@ -45,13 +46,13 @@ def check(patient: Patient) -> Iterator[Finding]:
     found = gradients(result.output, tracked.tensors().values(), keep=True)
     right = True
     for (name, x), gradient in zip(tracked.tensors().items(), found, strict=True):
-        called = name if probe.crosses else "input"
+        called = Sentence(name if probe.crosses else "input")
         if gradient is not None and not gradient.isfinite().all():
             right = False
             yield Finding(
                 "gradient-wrong",
                 "bug",
-                f"the gradient of the {called} is NaN or infinite for ordinary inputs",
+                Sentence("the gradient of the {called} is NaN or infinite for ordinary inputs").format(called=called),
                 "look for a square root, a logarithm or a division at 0, and for torch.where with a branch that is not "
                 "finite",
                 numbers={"not finite": int((~gradient.isfinite()).sum())},
@@ -68,8 +69,10 @@ def check(patient: Patient) -> Iterator[Finding]:
                 yield Finding(
                     "gradient-blocked",
                     "bug",
-                    f"the {called} gets no gradient, although a change of it changes the output by {change:.2g} of its "
-                    "size",
+                    Sentence(
+                        "the {called} gets no gradient, although a change of it changes the output by {change:.2g} of "
+                        "its size"
+                    ).format(called=called, change=change),
                     "remove the detach(), .data, torch.no_grad or NumPy between input and output",
                     numbers={"change": change},
                 )
@@ -96,7 +99,9 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     except Exception as problem:
         raise NotChecked("it does not run in float64, which is needed to tell derivatives from rounding") from problem
     names, tensors = list(inputs.tensors()), [*inputs.tensors().values(), *parameters]
-    groups = {f"the {name}" if probe.crosses else "the input": [i] for i, name in enumerate(names)}
+    groups = {
+        Sentence("the {name}").format(name=name) if probe.crosses else "the input": [i] for i, name in enumerate(names)
+    }
     groups["the parameters"] = list(range(len(names), len(tensors)))
     for what, members in groups.items():
         slope = _slope(probe, inputs, [(tensors[i], found[i]) for i in members])
@@ -116,8 +121,10 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         yield Finding(
             "gradient-wrong",
             severity,
-            f"along a random direction of {what} the output changes by {slope.measured:.4g} per step, in float64; its "
-            f"gradient gives {slope.said:.4g}" + (f". {_ESTIMATE}" if estimated else ""),
+            Sentence(
+                "along a random direction of {what} the output changes by {slope.measured:.4g} per step, in float64; "
+                "its gradient gives {slope.said:.4g}{more}"
+            ).format(what=what, slope=slope, more=_ESTIMATE if estimated else ""),
             "look for a detach(), .data or torch.no_grad on part of the path, or a custom backward",
             numbers={"measured": slope.measured, "gradient": slope.said},
         )

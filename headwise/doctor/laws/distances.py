@@ -27,6 +27,7 @@ from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import added
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 from headwise.nn.positions import alibi
 
 FINDINGS = ("alibi-slopes", "relative-bias-shared", "grid-transposed")
@@ -96,17 +97,23 @@ def _slopes(patient: Patient, site: Site, twin: Site) -> Iterator[Finding]:
     severity: Severity = "bug"
     if up is not None and bool((down > 0).all()) and bool((up < 0).all()):
         fix = "take the distance without its sign: -slope * (i - j).abs()"
-        said = (
+        said = Sentence(
             "the bias falls with the distance of earlier keys, and rises with that of later ones, by up to "
-            f"{float(-up.min()):.4g} for each position, although later keys are attended to"
-        )
+            "{slope:.4g} for each position, although later keys are attended to"
+        ).format(slope=float(-up.min()))
     elif not torch.allclose(down, expected, rtol=1e-3):
         same = torch.allclose(down.sort().values, expected.sort().values, rtol=1e-3)
         rising, falling = bool((down < 0).any()), bool((down[:-1] > down[1:]).all())
         severity = "bug" if rising or same or falling else "risk"  # else learned, or of another scheme
         listed, wanted = (", ".join(f"{x:.4g}" for x in numbers.tolist()[:6]) for numbers in (down, expected))
-        said = f"the bias falls with the distance by {listed} in the {len(down)} heads; expected {wanted}"
-        said += "; a negative slope favours distant keys" if rising else ""
+        said = Sentence(
+            "the bias falls with the distance by {listed} in the {count} heads; expected {wanted}{more}"
+        ).format(
+            listed=listed,
+            count=len(down),
+            wanted=wanted,
+            more="; a negative slope favours distant keys" if rising else "",
+        )
         fix = "take the slopes of the next lower power of two, then every second slope of the next higher one"
     else:
         return
@@ -137,16 +144,16 @@ def _tables(patient: Patient) -> Iterator[Finding]:
                 "multiply each coordinate by the number of offsets of the dimensions behind it: (2 h - 1) (2 w - 1), "
                 "2 w - 1, 1"
             )
-            said = (
-                f"there are {wrong[0][0]} different biases for the {wrong[0][1]} offsets between positions of its "
-                f"window, although the table has {rows} rows: different offsets share a bias"
-            )
+            said = Sentence(
+                "there are {biases} different biases for the {offsets} offsets between positions of its window, "
+                "although the table has {rows} rows: different offsets share a bias"
+            ).format(biases=wrong[0][0], offsets=wrong[0][1], rows=rows)
         elif side and rows >= 4 and not (side == "after" and _later_may_be_hidden(patient)):
             fix = "check the sign of the distance, and which direction its clamp keeps"
-            said = (
-                f"all keys {side} the query have the same bias, however far they are, and those on the other side have "
-                f"different ones; the table has {rows} rows"
-            )
+            said = Sentence(
+                "all keys {side} the query have the same bias, however far they are, and those on the other side have "
+                "different ones; the table has {rows} rows"
+            ).format(side=side, rows=rows)
         else:
             continue
         yield Finding("relative-bias-shared", "bug", said, fix, site.softmax.where)
@@ -222,8 +229,10 @@ def _map(patient: Patient, height: int, width: int) -> Iterator[Finding]:
             yield Finding(
                 "grid-transposed",
                 "bug",
-                f"on a map of {height} rows and {width} columns the scores of tokens that are alike depend on their "
-                f"distance by {words}: the height stands where the width should",
+                Sentence(
+                    "on a map of {height} rows and {width} columns the scores of tokens that are alike depend on "
+                    "their distance by {words}: the height stands where the width should"
+                ).format(height=height, width=width, words=words),
                 "row = index // width, column = index % width",
                 site.softmax.where,
                 numbers={"height": float(height), "width": float(width)},
@@ -237,7 +246,11 @@ def transposed(scores: Tensor, height: int, width: int) -> str:
     if varies(scores, at // width, at % width) < _OTHER:
         return ""
     wrong = ((height, height), (width, height), (height, width))
-    met = (f"row = i // {by}, column = i % {of}" for by, of in wrong if varies(scores, at // by, at % of) < _SAME)
+    met = (
+        Sentence("row = i // {by}, column = i % {of}").format(by=by, of=of)
+        for by, of in wrong
+        if varies(scores, at // by, at % of) < _SAME
+    )
     return next(met, "")
 
 

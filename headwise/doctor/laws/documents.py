@@ -18,6 +18,7 @@ from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import given_to
 from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import REACHED, Probe
+from headwise.language import Sentence
 from headwise.masks import documents
 
 FINDINGS = ("packing-leak",)
@@ -40,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 raise NotApplicable("its segments are ids of a table, such as those of two sentences")
             yield from _of_two(probe, inputs, options)
             return
-    raise NotChecked(f"the values that {', '.join(names)} expect are not known")
+    raise NotChecked(Sentence("the values that {names} expect are not known").format(names=", ".join(names)))
 
 
 def _ways(names: Sequence[str], batch: int) -> Iterator[dict[str, Any]]:
@@ -69,13 +70,14 @@ def _of_two(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[F
             continue
         if bool((across > REACHED).any()):
             pairs, largest = int((across > REACHED).sum()), float(across.amax())
-            beside = f" and {', '.join(also)} passed that hides nothing," if also else ""
+            beside = Sentence(" and {also} passed that hides nothing,").format(also=", ".join(also)) if also else ""
             yield Finding(
                 "packing-leak",
                 "bug",
-                f"with {', '.join(options)} saying that two documents share a row,{beside} {pairs} of "
-                f"{across.numel()} pairs of tokens of different documents still attend to one another, by up to "
-                f"{largest:.2g} of the output's size",
+                Sentence(
+                    "with {options} saying that two documents share a row,{beside} {pairs} of {of} pairs of tokens of "
+                    "different documents still attend to one another, by up to {largest:.2g} of the output's size"
+                ).format(options=", ".join(options), beside=beside, pairs=pairs, of=across.numel(), largest=largest),
                 "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
                 numbers={"pairs": float(pairs), "of": float(across.numel()), "change": largest},
             )

@@ -17,6 +17,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.listen import Calls
 from headwise.doctor.probing.probe import ROUNDING, Probe, rows
+from headwise.language import Sentence
 
 FINDINGS = ("softmax-axis",)
 
@@ -44,8 +45,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "softmax-axis",
             "bug",
-            f"if all nodes are alike, the edges in `{name}` still make their outputs differ, by up to {change:.2g} of "
-            "their size: the weights that a node sums over do not sum to 1, so the softmax is not over them",
+            Sentence(
+                "if all nodes are alike, the edges in `{name}` still make their outputs differ, by up to {change:.2g} "
+                "of their size: the weights that a node sums over do not sum to 1, so the softmax is not over them"
+            ).format(name=name, change=change),
             "take the softmax over what the weights are summed over: the keys of a query, or the edges that end at a "
             "node",
             numbers={"change": change},
@@ -58,7 +61,7 @@ def _of_mask(probe: Probe, inputs: Inputs, mask: MaskInput, nodes: list[int]) ->
     others = {name: make(at) for name, make in probe.interface.way.extras if name != mask.parameter}
     unlike = [k for k, x in others.items() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3]
     if unlike:
-        raise NotChecked(f"the tokens of `{unlike[0]}` are not alike")
+        raise NotChecked(Sentence("the tokens of `{unlike}` are not alike").format(unlike=unlike[0]))
 
     def differ(cells: Tensor) -> float:
         laid = cells.expand(len(inputs.query), *cells.shape)

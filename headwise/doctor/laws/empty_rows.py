@@ -22,6 +22,7 @@ from headwise.doctor.laws.padded_ids import Ids
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hide, left_padding
 from headwise.doctor.probing.probe import Probe, quiet
+from headwise.language import Sentence
 
 FINDINGS = ("empty-row-nan",)
 
@@ -56,9 +57,15 @@ def check(patient: Patient) -> Iterator[Finding]:
         if others and not _hides(probe, ordinary):
             raise NotChecked("what its mask should hide reaches the output, so that nothing is known of its rows")
         if others and (strangers or not _stacked(probe.module)):
-            yield _nan("bug", f"{what}, and {others} rows of other queries become NaN or infinite", **numbers)
+            yield _nan(
+                "bug",
+                Sentence("{what}, and {others} rows of other queries become NaN or infinite").format(
+                    what=what, others=others
+                ),
+                **numbers,
+            )
         else:
-            yield _nan("risk", f"{what}, and its output is NaN or infinite", **numbers)
+            yield _nan("risk", Sentence("{what}, and its output is NaN or infinite").format(what=what), **numbers)
         return
     if not made:
         raise NotApplicable("it takes no mask")
@@ -92,8 +99,10 @@ def _in_example(patient: Patient) -> Finding | None:
     rows = int(out.isnan().any(-1).sum())
     return _nan(
         "bug",
-        f"the call that was given returns NaN in {rows} of {out[..., 0].numel()} rows, although all that was passed is "
-        "finite: its mask leaves some queries no key",
+        Sentence(
+            "the call that was given returns NaN in {rows} of {of} rows, although all that was passed is finite: its "
+            "mask leaves some queries no key"
+        ).format(rows=rows, of=out[..., 0].numel()),
         rows=rows,
     )
 
@@ -119,8 +128,10 @@ def _of_ids(patient: Patient) -> Finding | None:
         if bool(usual.isfinite().all()) and not bool(out.isfinite().all()):
             return _nan(
                 "bug" if after or prompts else "risk",
-                f"ids with two tokens of padding (id {ids.pad}) {where} give NaN or infinity in rows that are read: "
-                "the rows of padding have no allowed key" + (", and `generate` takes such prompts" if prompts else ""),
+                Sentence(
+                    "ids with two tokens of padding (id {id}) {where} give NaN or infinity in rows that are read: the "
+                    "rows of padding have no allowed key{more}"
+                ).format(id=ids.pad, where=where, more=", and `generate` takes such prompts" if prompts else ""),
             )
     return None
 

@@ -18,6 +18,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, moved, rows
+from headwise.language import Sentence
 
 FINDINGS = ("batch-mixing", "mask-head-order")
 
@@ -35,7 +36,11 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("two calls with the same input differ")
     more = probe.attempt(probe.inputs(batch=len(before) + 1))
     if not isinstance(more, Tensor) or len(more) != len(before) + 1:
-        raise NotChecked(f"it does not take {len(before) + 1} examples: its first axis may be another one")
+        raise NotChecked(
+            Sentence("it does not take {count} examples: its first axis may be another one").format(
+                count=len(before) + 1
+            )
+        )
     other = Probe(patient)  # a long call may leave something behind
     long = other.inputs(length=MAP)
     if isinstance(other.attempt(long), Exception):  # its tables are shorter
@@ -87,8 +92,10 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
         if float(change.amax()) > REACHED:
             reached = int((change > REACHED).sum())
             return _finding(
-                f"after a change of example 1 alone, {reached} of the {change.numel()} rows of examples 0 and 2 "
-                f"changed, by up to {float(change.amax()):.2g} of the output's size",
+                Sentence(
+                    "after a change of example 1 alone, {reached} of the {of} rows of examples 0 and 2 changed, by up "
+                    "to {change:.2g} of the output's size"
+                ).format(reached=reached, of=change.numel(), change=float(change.amax())),
                 "keep the batch dimension separate: split heads with view(B, N, H, D).transpose(1, 2), and do not "
                 "reduce over the batch dimension",
                 float(change.amax()),
@@ -99,8 +106,10 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
             beside = 0.0 if axis is None or x.shape != y.shape else float(others_change(x, y, axis).amax())
             if beside > REACHED:
                 return _finding(
-                    "after a change of example 1 alone, what else is returned for examples 0 and 2 changed, by up to "
-                    f"{beside:.2g} of its size",
+                    Sentence(
+                        "after a change of example 1 alone, what else is returned for examples 0 and 2 changed, by up "
+                        "to {beside:.2g} of its size"
+                    ).format(beside=beside),
                     "keep the batch dimension separate: take the softmax over the keys, and do not reduce over the "
                     "batch",
                     beside,
@@ -117,8 +126,10 @@ def _alone(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
     change = gap(before[at : at + 1], alone) if isinstance(alone, Tensor) else 0.0  # laws/sizes.py reports an error
     if change > ROUNDING:
         yield _finding(
-            f"example {at} alone gives another output than in a batch of {len(inputs.query)}: up to {change:.2g} of "
-            "the output's size",
+            Sentence(
+                "example {at} alone gives another output than in a batch of {count}: up to {change:.2g} of the "
+                "output's size"
+            ).format(at=at, count=len(inputs.query), change=change),
             "do not depend on the number of examples or on their places: make positions for the length, x.shape[1], "
             "not for the batch; squeeze() without a dimension drops a batch of 1",
             change,
@@ -150,13 +161,14 @@ def _masks(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
             continue
         change = rows(before, after).amax(-1)
         if float(others_change(before, after).amax()) > REACHED:
-            a, b, c = (f"{float(x):.2g}" for x in change)
-            three = f"{a}, {b} and {c}"
+            a, b, c = map(float, change)
             yield Finding(
                 "mask-head-order",
                 "bug",
-                f"a mask that hides key 1 of example 1 alone changes examples 0, 1 and 2 by {three} of the "
-                "output's size",
+                Sentence(
+                    "a mask that hides key 1 of example 1 alone changes examples 0, 1 and 2 by {a:.2g}, {b:.2g} and "
+                    "{c:.2g} of the output's size"
+                ).format(a=a, b=b, c=c),
                 "repeat the mask in the order in which batch and heads are merged: repeat_interleave(H, dim=0) for "
                 "[B*H], repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
                 numbers={f"example {i}": float(x) for i, x in enumerate(change)},

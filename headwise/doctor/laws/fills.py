@@ -15,6 +15,7 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import REACHED, Probe, moved, rows, scaled
+from headwise.language import Sentence
 
 FINDINGS = ("mask-fill-too-small",)
 
@@ -38,12 +39,16 @@ def check(patient: Patient) -> Iterator[Finding]:
             numbers, scores = {"factor": factor, "leak": leak}, ""
             if fill is not None:
                 numbers |= {"fill": fill, "scores": size}
-                scores = f". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
+                scores = Sentence(
+                    ". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
+                ).format(fill=fill, size=size)
             yield Finding(
                 "mask-fill-too-small",
                 "bug" if factor == 1 else "risk",  # Swin's own -100 serves it well
-                f"with inputs times {factor:g}, keys that {said} hides change the output by {leak:.2g} of its size"
-                + scores,
+                Sentence(
+                    "with inputs times {factor:g}, keys that {mask} hides change the output by {leak:.2g} of its "
+                    "size{scores}"
+                ).format(factor=factor, mask=said, leak=leak, scores=scores),
                 "fill with -inf or torch.finfo(scores.dtype).min",
                 where=next((x.where for x in masked if x.where is not None), None),
                 sources=("flashinfer #4401", "transformers #48745"),

@@ -23,6 +23,7 @@ from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, gap, gradients, quiet, sentence, weighting
 from headwise.doctor.probing.reached import behind, gradients_of, matters, stir, trainable
 from headwise.doctor.reading.creation import left_out, mentioned, origin, owner
+from headwise.language import Sentence, join
 
 FINDINGS = ("unused-parameter", "gradient-blocked", "zero-start", "does-not-run")
 
@@ -47,7 +48,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         with torch.enable_grad():
             error = probe.attempt(inputs, grad=True)
         if isinstance(error, Exception):
-            said = f"with gradients, which torch records unless it is told not to, it raises {sentence(error)}"
+            said = Sentence(
+                "with gradients, which torch records unless it is told not to, it raises {sentence}"
+            ).format(sentence=sentence(error))
             yield Finding(
                 "does-not-run", "bug", said, "change no tensor in place that a gradient needs", last_line(error)
             )
@@ -90,8 +93,10 @@ def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
         yield Finding(
             "unused-parameter",
             "bug",
-            f"the gradient of {_listed(faint)} is a rounding error, and other numbers in it change nothing: what it "
-            "adds to a row of scores is the same for every key, and the softmax takes it away",
+            Sentence(
+                "the gradient of {listed} is a rounding error, and other numbers in it change nothing: what it adds "
+                "to a row of scores is the same for every key, and the softmax takes it away"
+            ).format(listed=_listed(faint)),
             "put something between the sum of query and key and the softmax, such as tanh and a vector, or multiply "
             "the two",
             where=origin(patient.module, faint[0]),
@@ -119,11 +124,13 @@ def _faint(patient: Patient, inputs: Inputs, noise: float) -> list[str]:
 
 def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:
     largest = max(changes, key=lambda name: changes[name])
-    why = why or f"other numbers in {largest} change the output by {changes[largest]:.2g} of its size"
+    why = why or Sentence("other numbers in {largest} change the output by {changes:.2g} of its size").format(
+        largest=largest, changes=changes[largest]
+    )
     return Finding(
         "gradient-blocked",
         "bug",
-        f"no gradient reaches {_listed(list(changes))}: {why}",
+        Sentence("no gradient reaches {listed}: {why}").format(listed=_listed(list(changes)), why=why),
         "remove the detach(), .data, torch.no_grad or rounding between parameter and output",
         where=origin(patient.module, next(iter(changes))),
         numbers={"change": changes[largest], "blocked": len(changes)},
@@ -147,11 +154,11 @@ def _unused(patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Te
         if read & set(names):
             why = "forward reads it, and nothing that it returns depends on it"
         elif twin is not None:
-            why = f"{twin} is called twice: it stands where {part} should"
+            why = Sentence("{twin} is called twice: it stands where {part} should").format(twin=twin, part=part)
         elif outer is None and mentioned(*owner(probe.module, names[0])):
             why, severity = "so it is in any way of calling that was tried; some other option may use it", "risk"
         else:
-            why = f"forward does not use {part}"
+            why = Sentence("forward does not use {part}").format(part=part)
             holder = probe.module.get_submodule(names[0].rpartition(".")[0])
             plain = type(holder).__module__.startswith("torch.")  # a norm or a bias may be left over
             own = not plain and any(unused[name].numel() > 1 and not name.endswith("bias") for name in names)
@@ -161,7 +168,7 @@ def _unused(patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Te
         yield Finding(
             "unused-parameter",
             severity,
-            f"no gradient ever reaches {listed}: {why}",
+            Sentence("no gradient ever reaches {listed}: {why}").format(listed=listed, why=why),
             "use it where it belongs (is another one used in its place?), or remove it",
             where=origin(probe.module, outer or names[0]),
             numbers={"weights": sum(unused[name].numel() for name in names)},
@@ -237,8 +244,10 @@ def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Find
         yield Finding(
             "zero-start",
             "bug",
-            f"{_listed(sorted(waiting))} begin with 0 and stay 0: after {_STEPS} steps of gradient descent none of "
-            "them has got a gradient, because each is multiplied by the other",
+            Sentence(
+                "{listed} begin with 0 and stay 0: after {steps} steps of gradient descent none of them has got a "
+                "gradient, because each is multiplied by the other"
+            ).format(listed=_listed(sorted(waiting)), steps=_STEPS),
             "initialise all but the last of them with small random numbers",
             where=origin(patient.module, min(waiting)),
             numbers={"weights": len(waiting)},
@@ -247,5 +256,5 @@ def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Find
 
 def _listed(names: list[str]) -> str:
     if len(names) > _FEW:
-        return f"{len(names)} parameters, {names[0]} first"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        return Sentence("{count} parameters, {first} first").format(count=len(names), first=names[0])
+    return join(filter(None, (", ".join(names[:-1]), names[-1])), " and ")

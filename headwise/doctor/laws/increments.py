@@ -21,6 +21,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.decoding import Session, Steps, sessions
 from headwise.doctor.probing.probe import REACHED, ROUNDING, awake, gap, rows, sentence
+from headwise.language import Sentence
 
 FINDINGS = ("cache-mismatch", "causal-corner", "causal-leak")
 
@@ -62,7 +63,9 @@ def check(patient: Patient) -> Iterator[Finding]:
             break
         except Exception as problem:
             if length == _SHORT:
-                raise NotChecked(f"it does not run without a cache: {sentence(problem)}") from problem
+                raise NotChecked(
+                    Sentence("it does not run without a cache: {sentence}").format(sentence=sentence(problem))
+                ) from problem
     for session in sessions(steps):
         try:
             outs = [session.feed(0, _PROMPT)[:, -1:], *(session.feed(n, n + 1) for n in range(_PROMPT, length))]
@@ -80,7 +83,11 @@ def check(patient: Patient) -> Iterator[Finding]:
             masked = any(role == "mask" for role in interface.roles.values())  # then a mask may be due
             yield from _of_chunks(session, whole, "bug" if interface.causal_claim or not masked else "risk")
         return
-    raise NotChecked(f"how to use its cache is not known ({', '.join([*steps.caches, *steps.starts, *steps.flags])})")
+    raise NotChecked(
+        Sentence("how to use its cache is not known ({why})").format(
+            why=", ".join([*steps.caches, *steps.starts, *steps.flags])
+        )
+    )
 
 
 def _own_sequence(patient: Patient) -> Interface:
@@ -105,7 +112,9 @@ def _must_decode(interface: Interface) -> None:
         steps.x = _changed(steps.x, 2)
         after = steps.call(0, _SHORT)[0]
     except Exception as problem:
-        raise NotChecked(f"it does not run without a cache: {sentence(problem)}") from problem
+        raise NotChecked(
+            Sentence("it does not run without a cache: {sentence}").format(sentence=sentence(problem))
+        ) from problem
     changes = rows(before, after).amax(0) if before.shape == after.shape else torch.ones(_SHORT)
     if changes[:2].max() > REACHED:
         raise NotApplicable("its tokens see later ones")
@@ -131,8 +140,10 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
             return Finding(
                 "causal-corner",
                 "bug",
-                f"step by step ({session.how}) position {first} attends to the first cached token and to none of the "
-                f"{first - 1} others: the causal mask of one query and many keys is aligned with the first key",
+                Sentence(
+                    "step by step ({how}) position {first} attends to the first cached token and to none of the "
+                    "{others} others: the causal mask of one query and many keys is aligned with the first key"
+                ).format(how=session.how, first=first, others=first - 1),
                 _ALIGN,
                 numbers=numbers,
             )
@@ -140,8 +151,10 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
     return Finding(
         "cache-mismatch",
         "bug",
-        f"step by step ({session.how}) the output differs from that of the whole sequence, from position {first} on, "
-        f"by up to {change:.2g} of the output's size{why}",
+        Sentence(
+            "step by step ({how}) the output differs from that of the whole sequence, from position {first} on, by up "
+            "to {change:.2g} of the output's size{why}"
+        ).format(how=session.how, first=first, change=change, why=why),
         _STEP,
         numbers=numbers,
     )
@@ -166,24 +179,26 @@ def _of_chunks(session: Session, whole: Tensor, severity: Severity) -> Iterator[
             found = session.feed(first, last)
         except Exception as problem:
             raise NotChecked(
-                f"its cache is right one token at a time, and {last - first} tokens at once after {first} cached ones "
-                f"raise {sentence(problem)}"
+                Sentence(
+                    "its cache is right one token at a time, and {last} tokens at once after {first} cached ones "
+                    "raise {sentence}"
+                ).format(last=last - first, first=first, sentence=sentence(problem))
             ) from problem
         change = gap(whole[:, first:last], found)
         if change <= ROUNDING:
             continue
         if gap(found[:, :-1], _last(session, ends[: i + 2], changed=last - 1)[:, :-1]) > REACHED:
             name, fix = "causal-leak", _BOTH_WAYS
-            said = (
-                f"with its cache, {last - first} tokens at once after {first} cached ones attend to one another in "
-                f"both directions: the last of them changes the outputs of those before it{unless}"
-            )
+            said = Sentence(
+                "with its cache, {last} tokens at once after {first} cached ones attend to one another in both "
+                "directions: the last of them changes the outputs of those before it{unless}"
+            ).format(last=last - first, first=first, unless=unless)
         elif first:
             name, fix = ("causal-corner", _ALIGN) if i == 1 else ("cache-mismatch", _CHUNK)
-            said = (
-                f"{last - first} tokens at once after {first} cached ones differ from the whole sequence by up to "
-                f"{change:.2g} of the output's size; one at a time they do not{unless}"
-            )
+            said = Sentence(
+                "{last} tokens at once after {first} cached ones differ from the whole sequence by up to {change:.2g} "
+                "of the output's size; one at a time they do not{unless}"
+            ).format(last=last - first, first=first, change=change, unless=unless)
         else:
             continue
         yield Finding(name, severity, said, fix, numbers={"change": change})

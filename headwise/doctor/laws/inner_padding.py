@@ -14,6 +14,7 @@ from headwise.doctor.patient import NotApplicable, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("padding-attended",)
 
@@ -34,8 +35,10 @@ def check(patient: Patient) -> Iterator[Finding]:
                 patient,
                 site,
                 weight,
-                f"with 5 tokens a query gives up to {weight:.2g} of its weight to keys that come from no token, and "
-                f"with {length} tokens none: the padding to whole blocks is attended to",
+                Sentence(
+                    "with 5 tokens a query gives up to {weight:.2g} of its weight to keys that come from no token, "
+                    "and with {length} tokens none: the padding to whole blocks is attended to"
+                ).format(weight=weight, length=length),
             )
             return
     yield from _zeros(patient)
@@ -57,9 +60,11 @@ def _zeros(patient: Patient) -> Iterator[Finding]:
                 patient,
                 site,
                 float(given.amax()),
-                f"{int(some.sum())} of {len(some)} rows of weights give up to {float(given.amax()):.2g} of their "
-                "weight to keys of zeros that come from no token: what was padded, such as the block before the first "
-                "one or empty places of a cache, is attended to",
+                Sentence(
+                    "{rows} of {of} rows of weights give up to {share:.2g} of their weight to keys of zeros that come "
+                    "from no token: what was padded, such as the block before the first one or empty places of a "
+                    "cache, is attended to"
+                ).format(rows=int(some.sum()), of=len(some), share=float(given.amax())),
             )
             return
 

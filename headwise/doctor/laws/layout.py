@@ -22,6 +22,7 @@ from headwise.doctor.reading.events import pair_tokens
 from headwise.doctor.reading.placement import Layout
 from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = ("head-split", "softmax-axis", "weights-transposed", "weights-misaligned", "head-idle", "batch-mixing")
 
@@ -59,8 +60,10 @@ def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "batch-mixing",
             patient.severity("batch-mixing: said to be batch first", "bug"),
-            f"{first.group(0).strip()!r} says that the batch comes first, but the module attends along the first "
-            "dimension, so it mixes the examples of a batch",
+            Sentence(
+                "{claim!r} says that the batch comes first, but the module attends along the first dimension, so it "
+                "mixes the examples of a batch"
+            ).format(claim=first.group(0).strip()),
             "pass batch_first=True to the layers it is built of, or transpose",
             patient.where,
         )
@@ -68,22 +71,31 @@ def _said_to_be_first(patient: Patient) -> Iterator[Finding]:
 
 def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]:
     """Vectors of several heads, tokens or examples in one product."""
-    placement, what = site.placement(wrong[0]), " and ".join(PLURALS[x] for x in wrong)
-    listed = f"positions {', '.join(map(str, placement.tokens[:12]))}"
+    placement, what = site.placement(wrong[0]), join((PLURALS[x] for x in wrong), " and ")
+    listed = Sentence("positions {listed}").format(listed=", ".join(map(str, placement.tokens[:12])))
     if placement.examples:
         if not _mixes(patient):
-            raise NotChecked(f"the {what} of several examples are in one product, and stay apart all the same")
-        name, said = "batch-mixing", f"the {what} in one product come from several examples: {listed}"
+            raise NotChecked(
+                Sentence("the {what} of several examples are in one product, and stay apart all the same").format(
+                    what=what
+                )
+            )
+        name, said = (
+            "batch-mixing",
+            Sentence("the {what} in one product come from several examples: {listed}").format(what=what, listed=listed),
+        )
         fix = "keep batch and positions separate; check batch_first and which dimensions view and reshape merge"
     elif not placement.mixed:
         name = "head-split"
         fix = "split the heads with .view(B, N, H, D).transpose(1, 2), so that positions and heads stay apart"
-        said = (
-            f"a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
+        said = Sentence(
+            "a so-called head holds {what} of several heads, and some tokens repeatedly: {listed}; expected each "
             "position once, of a single head"
-        )
+        ).format(what=what, listed=listed)
     elif placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
-        raise NotChecked(f"the {what} are each computed from several tokens, as by a convolution")
+        raise NotChecked(
+            Sentence("the {what} are each computed from several tokens, as by a convolution").format(what=what)
+        )
     else:
         return
     yield Finding(name, "bug", said, fix, site.product.where)
@@ -139,8 +151,10 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
     yield Finding(
         "softmax-axis",
         patient.severity("softmax-axis: over the queries", "bug") if choose else "bug",
-        f"the softmax is taken over axis {', '.join(map(str, softmax.dims))} of scores {list(softmax.scores.shape)}, "
-        f"which is {over}; the keys are on another axis, so the weights of a query over its keys do not sum to 1",
+        Sentence(
+            "the softmax is taken over axis {axes} of scores {shape}, which is {over}; the keys are on another axis, "
+            "so the weights of a query over its keys do not sum to 1"
+        ).format(axes=", ".join(map(str, softmax.dims)), shape=list(softmax.scores.shape), over=over),
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
         softmax.where,
         numbers={"axis": float(softmax.dims[0]), "sum": float(softmax.weights.sum(softmax.dims).mean())},
@@ -169,8 +183,10 @@ def _of_one_number(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "softmax-axis",
                 "bug",
-                f"the softmax is taken over axis {x.dim} of scores {shape}, which has one element: every weight is 1, "
-                f"and the {inputs.key_length} keys are on another axis",
+                Sentence(
+                    "the softmax is taken over axis {dim} of scores {shape}, which has one element: every weight is "
+                    "1, and the {key_length} keys are on another axis"
+                ).format(dim=x.dim, shape=shape, key_length=inputs.key_length),
                 "take the softmax over the axis of the keys: softmax(dim=1) for scores [B, K, 1]",
                 x.where,
                 numbers={"axis": float(x.dim)},
@@ -186,11 +202,14 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
     offset = _offset(site)
     if offset:
         assert site.contraction is not None
-        apart = f"{abs(offset)} position{'s' if abs(offset) > 1 else ''} {'later' if offset > 0 else 'earlier'}"
         yield Finding(
             "weights-misaligned",
             "bug",
-            f"the weight of each key is multiplied with the value of the token {apart}",
+            Sentence(
+                "the weight of each key is multiplied with the value of the token {count} position{s} {later}"
+            ).format(
+                count=abs(offset), s="s" * (abs(offset) > 1), later=Sentence("later" if offset > 0 else "earlier")
+            ),
             "drop the column that was added, and no other: weights[..., :-1] if a sink was put last, weights[..., 1:] "
             "if it was put first",
             site.contraction.product.where,
@@ -206,8 +225,10 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
         yield Finding(
             "head-idle",
             "bug",
-            f"{len(idle)} of {len(by_head[0])} heads ({', '.join(map(str, idle[:8]))}) have no effect: their weights "
-            "are not multiplied with values that reach the output",
+            Sentence(
+                "{idle} of {of} heads ({listed}) have no effect: their weights are not multiplied with values that "
+                "reach the output"
+            ).format(idle=len(idle), of=len(by_head[0]), listed=", ".join(map(str, idle[:8]))),
             "multiply the weights of every head with the values of that head",
             site.softmax.where,
             numbers={"idle": float(len(idle)), "heads": float(len(by_head[0]))},

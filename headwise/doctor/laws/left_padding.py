@@ -16,6 +16,7 @@ from torch import Tensor
 from headwise.doctor.finding import Finding
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap
+from headwise.language import Sentence
 
 FINDINGS = ("left-padding",)
 
@@ -39,15 +40,18 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
     if changes["left"] > ROUNDING:
         meant = takes_prompts(patient) and patient.reports("left-padding: promised")
-        so = f"change the outputs of these by up to {changes['left']:.2g} of their size"
+        so: str = Sentence("change the outputs of these by up to {changes:.2g} of their size").format(
+            changes=changes["left"]
+        )
         why = "Its positions count padding"
         if changes["left"] == torch.inf:
             so, why = "make outputs of these NaN", "The rows of padding have no key, and what they give is passed on"
         yield Finding(
             "left-padding",
             "bug" if meant else "risk",
-            f"two tokens of padding before {_REAL} real tokens {so}; after them they change nothing. {why}"
-            + (", and `generate` takes such prompts" if meant else ""),
+            Sentence(
+                "two tokens of padding before {real} real tokens {so}; after them they change nothing. {why}{more}"
+            ).format(real=_REAL, so=so, why=why, more=", and `generate` takes such prompts" if meant else ""),
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
             numbers=changes,
         )

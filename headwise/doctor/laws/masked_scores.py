@@ -22,6 +22,7 @@ from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.mask_cells import ORDINARY, SAFE, Act, compare, lost
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = (
     *("mask-polarity", "mask-added", "mask-multiplied", "mask-after-softmax", "mask-broadcast", "mask-head-order"),
@@ -61,7 +62,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     if not tried:
         raise NotChecked("no scores with and without a mask could be compared")
     if passed:
-        raise NotChecked(f"{passed[0]}: what it hides reaches the output by another way than attention")
+        raise NotChecked(
+            Sentence("{passed}: what it hides reaches the output by another way than attention").format(
+                passed=passed[0]
+            )
+        )
 
 
 def _forms(mask: MaskInput, *, released: bool) -> Iterator[MaskInput]:
@@ -126,15 +131,17 @@ class _Measured:
             yield Finding(
                 "causal-leak",
                 "bug" if mask.what == "keys" else "risk",
-                f"with {name} passed, {act.cells} of the {act.of} cells that the module masks by itself are no longer "
-                "masked",
+                Sentence(
+                    "with {name} passed, {act.cells} of the {act.of} cells that the module masks by itself are no "
+                    "longer masked"
+                ).format(name=name, act=act),
                 "combine the masks with AND: a key must be allowed by both",
                 where,
             )
         elif kind in ("all", "inverted") and (mask.works or mask.claimed is not None):  # else its meaning is not known
             every = "with a mask that forbids nothing, every key is masked"
             evidence = every if kind == "all" else "it masks exactly the cells that it should allow"
-            yield _polarity(mask, f"{name}{f' ({_quoted(mask)})' if mask.claim else ''}: {evidence}", where)
+            yield _polarity(mask, join((f"{name}{f' ({_quoted(mask)})' if mask.claim else ''}", evidence), ": "), where)
         elif kind not in ("right", "opened", "all", "inverted"):
             yield misled(act, name, where, additive=mask.form == "additive")
 
@@ -149,8 +156,10 @@ class _Measured:
             yield Finding(
                 "mask-after-softmax",
                 "bug",
-                f"{self.name} is applied to the weights, after the softmax: rows with masked keys sum to as little as "
-                f"{sums:.3g}, and the weight of the masked keys is lost",
+                Sentence(
+                    "{name} is applied to the weights, after the softmax: rows with masked keys sum to as little as "
+                    "{sums:.3g}, and the weight of the masked keys is lost"
+                ).format(name=self.name, sums=sums),
                 _BEFORE,
                 _after_softmax(self.twin),
                 numbers={"sum": sums},
@@ -207,8 +216,10 @@ def _infinite(patient: Patient) -> Iterator[Finding]:
                     yield Finding(
                         "mask-after-softmax",
                         "bug",
-                        f"where {name} hides one key of {inputs.key_length}, the softmax is finite, and the weights "
-                        "that are multiplied with the values are not: the mask is written into the weights",
+                        Sentence(
+                            "where {name} hides one key of {key_length}, the softmax is finite, and the weights that "
+                            "are multiplied with the values are not: the mask is written into the weights"
+                        ).format(name=name, key_length=inputs.key_length),
                         _BEFORE,
                         _after_softmax(site),
                     )
@@ -223,17 +234,21 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
     numbers: dict[str, float] = {}
     if act.kind == "lowered":
         kind, fix, numbers = "mask-fill-too-small", _FILL, {"fill": act.step}
-        evidence = f"{name} lowers masked scores by only {-act.step:g}: ordinary scores outweigh that"
+        evidence = Sentence("{name} lowers masked scores by only {fill:g}: ordinary scores outweigh that").format(
+            name=name, fill=-act.step
+        )
     elif act.kind == "multiplied":
         kind, fix = "mask-multiplied", _BEFORE
-        evidence = f"the scores are multiplied by {name}: masked scores become 0, which is an ordinary score"
+        evidence = Sentence(
+            "the scores are multiplied by {name}: masked scores become 0, which is an ordinary score"
+        ).format(name=name)
     elif act.kind == "added":
         kind, fix, numbers = "mask-added", "use masked_fill(mask, -inf), or add 0 and -inf", {"added": act.step}
         severity = "risk" if additive else "bug"
         which = "forbidden" if act.cells else "allowed"
-        evidence = (
-            f"{name} is added to the scores as it is: {which} cells change by {act.step:+g}, and no cell is masked"
-        )
+        evidence = Sentence(
+            "{name} is added to the scores as it is: {which} cells change by {step:+g}, and no cell is masked"
+        ).format(name=name, which=which, step=act.step)
     elif act.kind == "other example":
         b, h, other = act.place
         kind = "mask-head-order"
@@ -241,17 +256,21 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
             "repeat the mask with repeat_interleave(H, dim=0) if scores are [B * H, Q, K] with the heads of an "
             "example adjacent"
         )
-        evidence = (
-            f"{name} of example {other} acts on head {h} of example {b}: batch and heads are merged in different "
+        evidence = Sentence(
+            "{name} of example {other} acts on head {h} of example {b}: batch and heads are merged in different "
             "orders in the mask and in the scores"
-        )
+        ).format(name=name, other=other, h=h, b=b)
     else:
         kind = "mask-broadcast"
         fix = "give the mask a shape that broadcasts to [B, H, Q, K]; that of padding [B, K] is [B, 1, 1, K]"
         evidence = (
-            f"{name} masks queries instead of keys: the masked positions are still attended to"
+            Sentence("{name} masks queries instead of keys: the masked positions are still attended to").format(
+                name=name
+            )
             if act.kind == "queries"
-            else f"{name} masks other cells than it should: {act.cells} of {act.of} are wrong"
+            else Sentence("{name} masks other cells than it should: {act.cells} of {act.of} are wrong").format(
+                name=name, act=act
+            )
         )
     return Finding(kind, severity, evidence, fix, where, numbers=numbers)
 
@@ -262,9 +281,13 @@ def too_small(name: str, fill: float, where: Where | None, *, ordinary: bool) ->
     return Finding(
         "mask-fill-too-small",
         "bug" if ordinary else "risk",
-        f"{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight"
+        Sentence(
+            "{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight"
+        ).format(name=name, fill=fill, typo=typo)
         if ordinary
-        else f"{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it",
+        else Sentence(
+            "{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it"
+        ).format(name=name, fill=fill),
         _FILL,
         where,
         numbers={"fill": fill},
@@ -282,7 +305,9 @@ def _otherwise_stated(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
         says, does = ("may attend" if x == "allowed" else "forbidden" for x in (mask.claimed, mask.form))
         yield _polarity(
             mask,
-            f"{_quoted(mask)} says that True in `{mask.parameter}` = {says}; in the module True = {does}",
+            Sentence("{quoted} says that True in `{parameter}` = {says}; in the module True = {does}").format(
+                quoted=_quoted(mask), parameter=mask.parameter, says=says, does=does
+            ),
             patient.where,
         )
 
@@ -290,7 +315,9 @@ def _otherwise_stated(patient: Patient, mask: MaskInput) -> Iterator[Finding]:
 def _polarity(mask: MaskInput, evidence: str, where: Where | None) -> Finding:
     """A bug; but of names torch's own alone is plain: in others 1 is padding, or a real token."""
     named = mask.claim.startswith("the name ") and "key_padding_mask" not in mask.parameter
-    fix = f"invert the mask where it is applied (~{mask.parameter}), or correct the documentation"
+    fix = Sentence("invert the mask where it is applied (~{parameter}), or correct the documentation").format(
+        parameter=mask.parameter
+    )
     return Finding("mask-polarity", "risk" if named else "bug", evidence, fix, where)
 
 

@@ -17,6 +17,7 @@ from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.masking import FORMS, about_memory, each, every_form, given
 from headwise.doctor.probing.probe import REACHED, Probe, gap
+from headwise.language import Sentence
 
 FINDINGS = ("mask-ignored", "cross-mask")
 
@@ -39,8 +40,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         elif change is not None and not _excused(probe, inputs, mask, masks):
             own = next(patient.module.parameters(), None) is not None  # else its callers choose what it is passed
             yield _ignored(
-                f"{mask.parameter} changes nothing: a mask that hides a key gives the same output as one that hides "
-                "none",
+                Sentence(
+                    "{parameter} changes nothing: a mask that hides a key gives the same output as one that hides none"
+                ).format(parameter=mask.parameter),
                 "bug" if own else "risk",
             )
     yield from _together(probe, inputs, [mask for mask in acting if mask.works])
@@ -96,7 +98,11 @@ def _together(probe: Probe, inputs: Inputs, masks: list[MaskInput]) -> Iterator[
             hidden = given(probe.interface, other, inputs, *_keys(inputs, other, 2))
             found = _change(probe, inputs, mask, hidden)
             if found is not None and found <= REACHED:
-                yield _ignored(f"{mask.parameter} has no effect if {other.parameter} is passed too")
+                yield _ignored(
+                    Sentence("{mask} has no effect if {other} is passed too").format(
+                        mask=mask.parameter, other=other.parameter
+                    )
+                )
 
 
 def _ignored(evidence: str, severity: Severity = "bug") -> Finding:
@@ -131,9 +137,11 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
                 yield Finding(
                     "cross-mask",
                     "bug",
-                    f"{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked in "
-                    f"it, memory token 1 no longer changes any row, while memory token 2 still does (by {second:.2g} "
-                    "of the output's size)",
+                    Sentence(
+                        "{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked "
+                        "in it, memory token 1 no longer changes any row, while memory token 2 still does (by "
+                        "{second:.2g} of the output's size)"
+                    ).format(name=name, second=second),
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
                     numbers={"hidden": first, "seen": second},

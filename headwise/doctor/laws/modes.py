@@ -24,6 +24,7 @@ from headwise.doctor.probing.listen import Dice
 from headwise.doctor.probing.masking import each, hide, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, sentence
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 from headwise.registry import find_framework
 
 FINDINGS = ("train-eval-differ", "paths-differ", "state-dict", "weights-unregistered")
@@ -58,14 +59,19 @@ def _trained(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
             continue
         fix = "compute the same in both modes; only dropout may depend on self.training"
         if isinstance(out, Exception):  # it may train with other lengths
-            said = f"{name} it runs in eval mode but raises in train mode: {sentence(out)}"
+            said = Sentence("{name} it runs in eval mode but raises in train mode: {sentence}").format(
+                name=name, sentence=sentence(out)
+            )
             return Finding("train-eval-differ", "risk", said, fix)
         change = gap(expected, out)
         if change > ROUNDING:
             return Finding(
                 "train-eval-differ",
                 "bug",
-                f"{name} train and eval mode differ by up to {change:.2g} of the output's size, with dropout disabled",
+                Sentence(
+                    "{name} train and eval mode differ by up to {change:.2g} of the output's size, with dropout "
+                    "disabled"
+                ).format(name=name, change=change),
                 fix,
                 numbers={"change": change},
             )
@@ -126,8 +132,10 @@ def _switched(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                 return Finding(
                     "paths-differ",
                     "bug",
-                    f"with {name} = {other!r}{said} the output differs from that with {name} = {value!r} by up to "
-                    f"{change:.2g} of its size: two code paths of the same attention do not compute the same",
+                    Sentence(
+                        "with {name} = {other!r}{also} the output differs from that with {name} = {value!r} by up to "
+                        "{change:.2g} of its size: two code paths of the same attention do not compute the same"
+                    ).format(name=name, other=other, also=said, value=value, change=change),
                     "give both paths the same mask, scale, bias, soft-capping and order of heads, and test one against "
                     "the other",
                     numbers={"change": change},
@@ -165,7 +173,7 @@ def _masked(probe: Probe, inputs: Inputs) -> Iterator[tuple[str, list[Given]]]:
             except DoctorError:
                 continue
         if forms:
-            yield f", with {mask.parameter} that masks key 1,", forms
+            yield Sentence(", with {parameter} that masks key 1,").format(parameter=mask.parameter), forms
 
 
 def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Finding]:
@@ -181,8 +189,10 @@ def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Find
             yield Finding(
                 "weights-unregistered",
                 "bug",
-                f"{name} holds {count} weights that forward uses (other numbers change the output by {change:.2g} of "
-                "its size) but state_dict() and parameters() do not list: they are neither saved nor trained",
+                Sentence(
+                    "{name} holds {count} weights that forward uses (other numbers change the output by {change:.2g} "
+                    "of its size) but state_dict() and parameters() do not list: they are neither saved nor trained"
+                ).format(name=name, count=count, change=change),
                 "keep modules in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter",
                 numbers={"change": change, "weights": count},
             )
@@ -195,15 +205,22 @@ def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Find
     try:
         other.module.load_state_dict(saved)
     except Exception as problem:
-        yield Finding("state-dict", "bug", f"its own state dict cannot be loaded: {sentence(problem)}", fix)
+        yield Finding(
+            "state-dict",
+            "bug",
+            Sentence("its own state dict cannot be loaded: {sentence}").format(sentence=sentence(problem)),
+            fix,
+        )
         return
     change = gap(expected, other.output(inputs))
     if change > ROUNDING and not missing:
         yield Finding(
             "state-dict",
             "bug",
-            "after its state dict is loaded into a copy with other numbers, the output differs by up to "
-            f"{change:.2g} of its size",
+            Sentence(
+                "after its state dict is loaded into a copy with other numbers, the output differs by up to "
+                "{change:.2g} of its size"
+            ).format(change=change),
             fix,
             numbers={"change": change},
         )

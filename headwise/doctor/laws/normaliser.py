@@ -20,6 +20,7 @@ from headwise.doctor.probing.probe import ROUNDING, Probe, gap
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.marks import tensors_in
 from headwise.doctor.reading.projection_names import read_name
+from headwise.language import Sentence
 
 FINDINGS = ("normaliser-wrong",)
 
@@ -73,7 +74,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "normaliser-wrong",
             "bug",
-            f"where all values are 1, the attended values are off by up to {_off(rows):.2g}: {how}",
+            Sentence("where all values are 1, the attended values are off by up to {off:.2g}: {how}").format(
+                off=_off(rows), how=how
+            ),
             "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
             ".sum(-1) if it is causal, and with the keys of padding set to 0",
             patient.where,

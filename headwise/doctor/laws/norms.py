@@ -19,6 +19,7 @@ from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.events import Norm
 from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = ("norm-axis", "norm-swapped")
 
@@ -57,8 +58,10 @@ def _over_positions(patient: Patient, site: Site) -> Iterator[Finding]:
         change[2] = 0
         if float(change.max()) > _MIXED:
             yield _over(
-                f"after a change of position 2 alone, the {PLURALS[name]} of the other positions change by "
-                f"{float(change.max()):.2g} of their size: {norm.name} takes its statistics over the positions",
+                Sentence(
+                    "after a change of position 2 alone, the {vectors} of the other positions change by {change:.2g} "
+                    "of their size: {name} takes its statistics over the positions"
+                ).format(vectors=PLURALS[name], change=float(change.max()), name=norm.name),
                 norm.where,
             )
             return
@@ -78,8 +81,10 @@ def _over_heads(site: Site) -> Iterator[Finding]:
         raw = None if name == "v" or min(x.shape[1], x.shape[-1]) < 2 else site.raw(name)
         if raw is not None and x.shape == raw.shape and not steady(raw, 1) and steady(x, 1) and not steady(x, -1):
             yield _over(
-                f"for every feature the {PLURALS[name]} of the {x.shape[1]} heads together have the same size, and "
-                "those of one head do not: they are normalised over the heads",
+                Sentence(
+                    "for every feature the {vectors} of the {heads} heads together have the same size, and those of "
+                    "one head do not: they are normalised over the heads"
+                ).format(vectors=PLURALS[name], heads=x.shape[1]),
                 site.product.where,
             )
             return
@@ -119,8 +124,9 @@ def _of_another(patient: Patient, sites: list[Site]) -> Iterator[Finding]:
             yield Finding(
                 "norm-swapped",
                 "bug",
-                f"{path} acts on the {' and '.join(PLURALS[x] for x in acts_on)}, and the {PLURALS[letter]} do not "
-                "depend on it",
+                Sentence("{path} acts on the {these}, and the {those} do not depend on it").format(
+                    path=path, these=join((PLURALS[x] for x in acts_on), " and "), those=PLURALS[letter]
+                ),
                 "pass queries through the norm of the queries, and keys through that of the keys",
                 patient.where,
             )

@@ -17,6 +17,7 @@ from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.marks import MIXED
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("head-merge", "output-misplaced")
 
@@ -38,7 +39,10 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
         positions = positions_in_a_row(operand.token.movedim(dim, -1).flatten(0, -2))
         if positions:
             yield _merges(
-                f"a row that the output projection treats as one position comes from positions {positions}", seed.where
+                Sentence(
+                    "a row that the output projection treats as one position comes from positions {positions}"
+                ).format(positions=positions),
+                seed.where,
             )
             return
     if out is None or out.token.ndim != 3 or out.token.shape[:2] != anatomy.inputs.query.shape[:2]:
@@ -51,7 +55,10 @@ def _merged(anatomy: Anatomy, site: Site) -> Iterator[Finding]:
     if bool(wrong.any()):
         b, n = wrong.nonzero()[0, :2].tolist()
         there = marks.position_of(out.token[b, n][here[b, n]]).unique().tolist()
-        yield _merges(f"the output at position {n} comes from the queries at positions {there}", met.product.where)
+        yield _merges(
+            Sentence("the output at position {n} comes from the queries at positions {there}").format(n=n, there=there),
+            met.product.where,
+        )
 
 
 def positions_in_a_row(rows: Tensor) -> list[int]:
@@ -68,7 +75,7 @@ def _merges(evidence: str, where: Where | None) -> Finding:
     return Finding(
         "head-merge",
         "bug",
-        f"the heads are merged across positions: {evidence}",
+        Sentence("the heads are merged across positions: {evidence}").format(evidence=evidence),
         "merge with .transpose(1, 2).reshape(B, N, H * E), so that all heads of a position are adjacent",
         where,
     )
@@ -97,8 +104,10 @@ def _at_a_residual(anatomy: Anatomy) -> Iterator[Finding]:
             yield Finding(
                 "output-misplaced",
                 "bug",
-                f"the outputs of {count} tokens belong to other queries: what query {int(query[first])} attended to is "
-                f"added to token {int(token[first])}",
+                Sentence(
+                    "the outputs of {count} tokens belong to other queries: what query {query} attended to is added "
+                    "to token {token}"
+                ).format(count=count, query=int(query[first]), token=int(token[first])),
                 "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with "
                 "its inverse",
                 step.where,

@@ -24,6 +24,7 @@ from headwise.doctor.probing.probe import REACHED, ROUNDING, quiet, rows
 from headwise.doctor.reading.events import Softmax
 from headwise.doctor.reading.mask_cells import compare
 from headwise.doctor.reading.trace import trace
+from headwise.language import Sentence
 
 FINDINGS = ("mask-added", "mask-broadcast", "mask-multiplied", "padding-read")
 
@@ -41,7 +42,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     except NotChecked:
         raise
     except Exception as error:
-        raise NotChecked(f"it does not run on ids with padding: {type(error).__name__}") from None
+        raise NotChecked(
+            Sentence("it does not run on ids with padding: {name}").format(name=type(error).__name__)
+        ) from None
     yield from found
 
 
@@ -122,12 +125,16 @@ class Ids:
         yield Finding(
             "padding-read",
             "risk" if attended else "bug",
-            f"the mask that it makes of {self.last}'s ids hides padding inside the encoder, and not from the decoder: "
-            f"other numbers in the padding change the output by up to {max(after):.2g} of its size"
+            Sentence(
+                "the mask that it makes of {last}'s ids hides padding inside the encoder, and not from the decoder: "
+                "other numbers in the padding change the output by up to {after:.2g} of its size"
+            ).format(last=self.last, after=max(after))
             if self.crosses
-            else f"other numbers in the embeddings of padding (id {self.pad}) change the output of the real tokens, by "
-            f"{max(after):.2g} of its size with {_PADDED} tokens of padding after them and by {max(before):.2g} with "
-            f"{_PADDED} before them",
+            else Sentence(
+                "other numbers in the embeddings of padding (id {pad}) change the output of the real tokens, by "
+                "{after:.2g} of its size with {padded} tokens of padding after them and by {before:.2g} with {padded} "
+                "before them"
+            ).format(pad=self.pad, after=max(after), padded=_PADDED, before=max(before)),
             "mask the keys that are padding, in cross-attention too, pool over real tokens alone, and count positions "
             "of tokens from 0",
             self.where,

@@ -17,6 +17,7 @@ from headwise.doctor.patient import Patient
 from headwise.doctor.probing.probe import REACHED, Probe, gap
 from headwise.doctor.probing.reached import stir
 from headwise.doctor.reading.creation import by_setting
+from headwise.language import Sentence
 
 FINDINGS = ("positions-ignored",)
 
@@ -50,8 +51,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "positions-ignored",
             "bug",
-            f"it has positions ({has}), but when the first two tokens change places, the output of the last one stays "
-            f"the same (within {change:.0e}): its scores do not depend on where a key stands",
+            Sentence(
+                "it has positions ({has}), but when the first two tokens change places, the output of the last one "
+                "stays the same (within {change:.0e}): its scores do not depend on where a key stands"
+            ).format(has=has, change=change),
             "apply them along the sequence: for RoPE on queries and keys [B, H, N, D] the tables are [N, D]",
             numbers={"change": change},
         )

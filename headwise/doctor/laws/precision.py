@@ -22,6 +22,7 @@ from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import hide, hiding, left_padding
 from headwise.doctor.probing.probe import Probe, gap, quiet, scaled, sentence
 from headwise.doctor.subject import foreign_backend
+from headwise.language import Sentence
 
 FINDINGS = ("fails-in-half", "fails-in-double", "mask-overflows-half", "softmax-half", "softmax-unstable")
 
@@ -65,18 +66,22 @@ def _what_is_wrong(out: Tensor | Exception, dtype: torch.dtype) -> str:
     """What is wrong with an output in another dtype; "" also where this machine lacks an operation."""
     if isinstance(out, Exception):
         missing = "not implemented for" in str(out) or isinstance(out, NotImplementedError)
-        return "" if missing else f"it raises {sentence(out)}"
+        return "" if missing else Sentence("it raises {sentence}").format(sentence=sentence(out))
     if out.dtype != dtype:
-        return f"its output is {str(out.dtype).removeprefix('torch.')}"
+        return Sentence("its output is {dtype}").format(dtype=str(out.dtype).removeprefix("torch."))
     broken = int((~out.isfinite()).sum())
-    return f"{broken} of its {out.numel()} numbers are NaN or infinite" if broken else ""
+    return (
+        Sentence("{broken} of its {of} numbers are NaN or infinite").format(broken=broken, of=out.numel())
+        if broken
+        else ""
+    )
 
 
 def _fails(dtype: torch.dtype, what: str, severity: Severity = "risk") -> Finding:
     return Finding(
         "fails-in-double" if dtype is torch.float64 else "fails-in-half",
         severity,
-        f"with parameters and inputs in {_NAMES[dtype]} {what}",
+        Sentence("with parameters and inputs in {names} {what}").format(names=_NAMES[dtype], what=what),
         "give new tensors the dtype of their inputs (x.new_zeros, dtype=x.dtype), and keep constants in buffers or "
         "as Python numbers",
     )
@@ -86,7 +91,7 @@ def _overflows(patient: Patient, what: str, said: str) -> Finding:
     return Finding(
         "mask-overflows-half",
         "risk" if patient.in_half else "note",
-        f"in fp16 {what} fails: {said}",
+        Sentence("in fp16 {what} fails: {said}").format(what=what, said=said),
         "fill with torch.finfo(scores.dtype).min or -inf, not with a number such as -1e9 that fp16 cannot hold",
     )
 
@@ -104,7 +109,7 @@ def _masks(patient: Patient, probe: Probe, half: Probe, inputs: Inputs) -> Itera
         out = half.attempt(_to(inputs, torch.float16), **options)
         said = _what_is_wrong(out, torch.float16)
         if said and isinstance(out, Exception) and "overflow" not in str(out):
-            yield _fails(torch.float16, f"it runs, but with a mask {said}")
+            yield _fails(torch.float16, Sentence("it runs, but with a mask {said}").format(said=said))
         elif said:
             yield _overflows(patient, what, said)
         if said:
@@ -125,7 +130,9 @@ def _softmax(patient: Patient, half: Probe, inputs: Inputs, expected: Tensor) ->
         yield Finding(
             "softmax-half",
             "risk" if patient.in_half else "note",
-            f"in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size",
+            Sentence(
+                "in fp16 the softmax is also computed in fp16; the output is off by up to {error:.2g} of its size"
+            ).format(error=error),
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
             numbers={"error": error},
@@ -139,8 +146,11 @@ def _cast_down(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
         yield Finding(
             "softmax-half",
             "bug",
-            f"in a {str(inputs.query.dtype).removeprefix('torch.')} module the scores are cast to {kind} before the "
-            "softmax" + (", where scores above 65504 become infinite" if kind == "float16" else ", with 8 bits each"),
+            Sentence("in a {dtype} module the scores are cast to {kind} before the softmax{more}").format(
+                dtype=str(inputs.query.dtype).removeprefix("torch."),
+                kind=kind,
+                more=", where scores above 65504 become infinite" if kind == "float16" else ", with 8 bits each",
+            ),
             "compute the softmax in float32, and cast its result if needed",
             x.where,
         )
@@ -155,7 +165,9 @@ def _large(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
             yield Finding(
                 "softmax-unstable",
                 patient.severity("softmax-unstable: in float32", "bug"),
-                f"inputs times {factor:g} make {broken} of {out[..., 0].numel()} rows NaN or infinite in float32",
+                Sentence("inputs times {factor:g} make {broken} of {of} rows NaN or infinite in float32").format(
+                    factor=factor, broken=broken, of=out[..., 0].numel()
+                ),
                 "subtract the row's maximum before exp, as torch.softmax does",
                 numbers={"factor": factor, "rows": broken},
             )
@@ -184,8 +196,9 @@ def _example(patient: Patient) -> Iterator[Finding]:
     yield Finding(
         "mask-overflows-half" if masked else "softmax-unstable",
         "bug",
-        f"the example's own call in {str(kind).removeprefix('torch.')} gives NaN or infinity in {rows} of {of} rows; "
-        "in float32 all are finite",
+        Sentence(
+            "the example's own call in {dtype} gives NaN or infinity in {rows} of {of} rows; in float32 all are finite"
+        ).format(dtype=str(kind).removeprefix("torch."), rows=rows, of=of),
         "clamp the masked scores to the lowest number of their dtype, and take the softmax in float32"
         if masked
         else "take the softmax in float32, and scale queries before the product",

@@ -20,6 +20,7 @@ from headwise.doctor.reading.anatomy import Anatomy
 from headwise.doctor.reading.events import Seed
 from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = ("projection-zero", "projection-reused", "gqa-order", "qkv-order", "argument-order")
 
@@ -45,15 +46,19 @@ def check(patient: Patient) -> Iterator[Finding]:
 
 
 def _zero(site: Site, names: list[str]) -> Finding:
-    what = " and ".join(PLURALS[name] for name in names)
+    what = join((PLURALS[name] for name in names), " and ")
     weights = ", ".join(dict.fromkeys(seed.name for name in names for seed in site.projections[name] if seed.name))
     stuck = names[:2] == ["q", "k"]
     effect = "the attention adds nothing to its output" if names == ["v"] else "every key gets the same weight"
     return Finding(
         "projection-zero",
         "bug" if stuck else "risk",  # one of them may be meant as a beginning
-        f"the {what} are 0 for every input{f' ({weights})' if weights else ''}: {effect}"
-        + ("; each is 0 because of the other's gradient, so neither learns" if stuck else ""),
+        Sentence("the {what} are 0 for every input{weights}: {effect}{more}").format(
+            what=what,
+            weights=f" ({weights})" if weights else "",
+            effect=effect,
+            more="; each is 0 because of the other's gradient, so neither learns" if stuck else "",
+        ),
         "initialise the projection, or load its weights",
         site.product.where,
         numbers={"zero": float(len(names))},
@@ -76,8 +81,10 @@ def _of_slices(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, T
         yield Finding(
             "projection-reused",
             patient.severity("projection-reused: of slices", "bug"),
-            f"{seed.name} takes {small} of the input's numbers at a time: all {heads} heads share it, and each head "
-            "sees only its own slice of the input",
+            Sentence(
+                "{name} takes {small} of the input's numbers at a time: all {heads} heads share it, and each head "
+                "sees only its own slice of the input"
+            ).format(name=seed.name, small=small, heads=heads),
             "project first, then split into heads: Linear(width, width) before the view; or say that heads share it",
             seed.where,
             numbers={"heads": float(heads), "width": float(small)},
@@ -98,8 +105,12 @@ def _alike(sites: list[Site]) -> Iterator[Finding]:
         yield Finding(
             "projection-reused",
             "bug",
-            f"heads compute identical numbers: {'; '.join(', '.join(map(str, g)) for g in alike[:4])} have the same "
-            f"queries, keys and values, so that {q.shape[1]} heads are {len(groups)}",
+            Sentence(
+                "heads compute identical numbers: {alike} have the same queries, keys and values, so that {heads} "
+                "heads are {different}"
+            ).format(
+                alike="; ".join(", ".join(map(str, g)) for g in alike[:4]), heads=q.shape[1], different=len(groups)
+            ),
             "give every head its own part of the projections; of a list, [Head(...) for _ in range(n)], not "
             "[Head(...)] * n",
             here[0].product.where,
@@ -117,7 +128,9 @@ def _chained(sites: list[Site]) -> Iterator[Finding]:
                 yield Finding(
                     "projection-reused",
                     "bug",
-                    f"{seed.name} is applied to what it has made itself, and the result is the {PLURALS[name]}",
+                    Sentence("{name} is applied to what it has made itself, and the result is the {plurals}").format(
+                        name=seed.name, plurals=PLURALS[name]
+                    ),
                     "keep the inputs: q_i = w_q[i](x), not x = w_q[i](x)",
                     seed.where,
                 )
@@ -172,16 +185,16 @@ def grouping(keys: list[int], values: list[int]) -> str:
     expected = [h // (count // groups) for h in range(count)]
     of_keys, of_values, right = (", ".join(map(str, x)) for x in (keys, values, expected))
     if len(set(values)) == groups and values != keys:
-        return (
-            f"the {count} query heads use the key heads {of_keys}, but the value heads {of_values}; expected {right} "
+        return Sentence(
+            "the {count} query heads use the key heads {of_keys}, but the value heads {of_values}; expected {right} "
             "for both: most weights are multiplied with the values of another head"
-        )
+        ).format(count=count, of_keys=of_keys, of_values=of_values, right=right)
     if keys != [h % groups for h in range(count)]:
         return ""
-    return (
-        f"the {count} query heads use the key heads {of_keys} (tiled); expected {right}: each key head serves "
-        f"{count // groups} neighbouring query heads"
-    )
+    return Sentence(
+        "the {count} query heads use the key heads {of_keys} (tiled); expected {right}: each key head serves "
+        "{neighbours} neighbouring query heads"
+    ).format(count=count, of_keys=of_keys, right=right, neighbours=count // groups)
 
 
 # --- Which weights and which inputs -----------------------------------------------------------------------------------
@@ -213,10 +226,16 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor]]) -
     yield Finding(
         "qkv-order",
         patient.severity("qkv-order: of a fused projection", "bug"),
-        f"the fused projection {seed.name} is split in the order {', '.join(order)}: features of the "
-        f"{', '.join(f'{PLURALS[name]} from {first[name]}' for name in shared)}; expected {', '.join(shared)}, as in "
-        "checkpoints and other code",
-        f"split it in the order {', '.join(shared)}",
+        Sentence(
+            "the fused projection {name} is split in the order {order}: features of the {features}; expected {usual}, "
+            "as in checkpoints and other code"
+        ).format(
+            name=seed.name,
+            order=", ".join(order),
+            features=join(Sentence(f"{PLURALS[name]} from {{first}}").format(first=first[name]) for name in shared),
+            usual=", ".join(shared),
+        ),
+        Sentence("split it in the order {usual}").format(usual=", ".join(shared)),
         seed.where,
         numbers={name: float(first[name]) for name in shared},
     )
@@ -238,19 +257,31 @@ def _named(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, Tenso
         yield Finding(
             "projection-reused",
             "bug" if missing else "risk",
-            f"{PLURALS[a]} and {PLURALS[b]} come from the same weight {weights[a][0]}"
-            + (f", and {missing} is never used" if missing else ""),
-            f"give the {PLURALS[b]} a separate projection" if missing is None else f"use {missing} where it belongs",
+            Sentence("{these} and {those} come from the same weight {weight}{more}").format(
+                these=PLURALS[a],
+                those=PLURALS[b],
+                weight=weights[a][0],
+                more=Sentence(", and {missing} is never used").format(missing=missing) if missing else "",
+            ),
+            Sentence("give the {plurals} a separate projection").format(plurals=PLURALS[b])
+            if missing is None
+            else Sentence("use {missing} where it belongs").format(missing=missing),
             used[b][0].where,
         )
         return
     wrong = [name for name in letters if len(letters[name]) == 1 and letters[name] != name]
     if wrong and len(set(weights.values())) == len(weights):
-        said = "; ".join(f"{weights[name][0]} computes the {PLURALS[name]}" for name in wrong)
+        said = join(
+            (
+                Sentence("{weight} computes the {plural}").format(weight=weights[name][0], plural=PLURALS[name])
+                for name in wrong
+            ),
+            "; ",
+        )
         yield Finding(
             "argument-order",
             "bug" if len(wrong) > 1 or "lora" in weights[wrong[0]][0].lower() else "risk",
-            f"by their names, the projections are swapped: {said}",
+            Sentence("by their names, the projections are swapped: {said}").format(said=said),
             "use each projection for what its name says",
             used[wrong[0]][0].where,
         )

@@ -25,6 +25,7 @@ from headwise.doctor.probing.probe import REACHED, ROUNDING, Probe, moved, rows
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import FORBIDDEN
+from headwise.language import Sentence
 from headwise.masks import causal
 
 FINDINGS = ("causal-leak", "mask-polarity", "cache-mismatch", "tokens-unread", "memory-ignored")
@@ -70,7 +71,7 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         if found and given:
             return
     if not made:
-        raise NotChecked(f"it does not run with {_LENGTH} tokens")
+        raise NotChecked(Sentence("it does not run with {length} tokens").format(length=_LENGTH))
 
 
 def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[Finding]:
@@ -83,14 +84,16 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
     if found.kind == "reversed":
         yield reversed_mask(None)
     elif pairs and (claim or (found.kind == "ahead" and found.by == 1)):
-        why = f"it says that it is causal ({claim})" if claim else "it hides what is later"
+        why = Sentence("it says that it is causal ({claim})").format(claim=claim) if claim else "it hides what is later"
         hinted = asked and pairs == int(after.sum())  # some take an option of forward as a hint about a mask
         furthest = int(compare_masks.distances(n, n)[seen].max())
         yield Finding(
             "causal-leak",
             "risk" if hinted or found.kind == "blocks" else "bug",
-            f"{why}, but {pairs} of {int(after.sum())} future tokens still reach an earlier row, up to {furthest} "
-            f"places ahead, by up to {largest:.2g} of the output's size",
+            Sentence(
+                "{why}, but {pairs} of {sum} future tokens still reach an earlier row, up to {furthest} places ahead, "
+                "by up to {largest:.2g} of the output's size"
+            ).format(why=why, pairs=pairs, sum=int(after.sum()), furthest=furthest, largest=largest),
             "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
             "diagonal=1), filled with -inf",
             numbers={"pairs": float(pairs), "of": float(after.sum()), "change": largest},
@@ -107,7 +110,12 @@ def _otherwise(probe: Probe, inputs: Inputs, given: dict[str, bool], *, asked: b
             ways.append((f"with {flag}={not value}", {flag: not value}))
     for mask in masking.each(face.masks) if asked else ():
         if mask.what == "keys" and mask.works:
-            ways.append((f"with {mask.parameter} that hides no key", masking.given(face, mask, inputs)))
+            ways.append(
+                (
+                    Sentence("with {parameter} that hides no key").format(parameter=mask.parameter),
+                    masking.given(face, mask, inputs),
+                )
+            )
     for words, options in ways:
         options |= given
         if isinstance(probe.attempt(inputs, given=options), Exception):
@@ -118,8 +126,10 @@ def _otherwise(probe: Probe, inputs: Inputs, given: dict[str, bool], *, asked: b
             yield Finding(
                 "causal-leak",
                 "bug",
-                f"{words} {pairs} of {_LENGTH * (_LENGTH - 1) // 2} future tokens reach an earlier row, by up to "
-                f"{float(future.amax()):.2g} of the output's size; otherwise it is causal",
+                Sentence(
+                    "{words} {pairs} of {of} future tokens reach an earlier row, by up to {change:.2g} of the "
+                    "output's size; otherwise it is causal"
+                ).format(words=words, pairs=pairs, of=_LENGTH * (_LENGTH - 1) // 2, change=float(future.amax())),
                 "build the causal mask on every path: is_causal=True of a fused kernel is lost where another path is "
                 "taken",
                 numbers={"pairs": pairs, "change": float(future.amax())},
@@ -148,9 +158,10 @@ def _by_length(patient: Patient, probe: Probe, inputs: Inputs, claim: str, given
     yield Finding(
         "cache-mismatch" if claim and some else "causal-leak",
         "bug" if wrong else "risk",
-        f"position {int(change.gt(ROUNDING).nonzero()[0])} of {n} tokens gives another output than with {_LENGTH - n} "
-        f"tokens after them, by up to {float(change.amax()):.2g} of the output's size. What these tokens are makes no "
-        "difference; how many there are does",
+        Sentence(
+            "position {position} of {n} tokens gives another output than with {length} tokens after them, by up to "
+            "{change:.2g} of the output's size. What these tokens are makes no difference; how many there are does"
+        ).format(position=int(change.gt(ROUNDING).nonzero()[0]), n=n, length=_LENGTH - n, change=float(change.amax())),
         "count positions from the start of the sequence, in a prompt and in single steps alike, and use nothing that "
         "depends on the length",
         numbers={"change": float(change.amax())},
@@ -218,8 +229,10 @@ def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
     yield Finding(
         "tokens-unread",
         "bug",
-        f"of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
-        "are not read",
+        Sentence(
+            "of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
+            "are not read"
+        ).format(length=length, last=last),
         "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
         numbers={"last": float(last), "tokens": float(length)},
     )
@@ -253,8 +266,8 @@ def _unread_memory(patient: Patient, probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "memory-ignored",
             "bug",
-            f"with other numbers in {name} the output is the same: nothing attends to it",
-            f"pass {name} on to the layers that attend to it",
+            Sentence("with other numbers in {name} the output is the same: nothing attends to it").format(name=name),
+            Sentence("pass {name} on to the layers that attend to it").format(name=name),
             patient.where,
         )
 

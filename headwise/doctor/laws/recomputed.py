@@ -17,6 +17,7 @@ from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.finding import Finding, NotChecked
 from headwise.doctor.reading.projection_names import PLURALS, read_name
 from headwise.doctor.subject import foreign_backend
+from headwise.language import Sentence, join
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, MaskInput
@@ -55,12 +56,14 @@ def check(patient: Patient) -> Iterator[Finding]:
     found = recompute(patient) if foreign_backend(patient.module) else {}
     for parameter, match in found.items():
         if match.mistake is not None:
-            told = f"`{parameter}`: {match.mistake.sentence}" if parameter else match.mistake.sentence
+            told = join((*filter(None, [parameter and f"`{parameter}`"]), match.mistake.sentence), ": ")
             yield Finding(
                 match.mistake.name,
                 "bug",
-                f"{told}; computed this way from its own weights, the output matches to {match.error:.0e}, and by the "
-                f"definition to {match.healthy_error:.0e}",
+                Sentence(
+                    "{told}; computed this way from its own weights, the output matches to {match.error:.0e}, and by "
+                    "the definition to {match.healthy_error:.0e}"
+                ).format(told=told, match=match),
                 "do this as the definition of attention does; the evidence says what the module does instead",
                 patient.where,
                 numbers={"error": match.error, "healthy_error": match.healthy_error},
@@ -116,7 +119,7 @@ def _run(interface: Interface, inputs: Inputs, **given: Tensor) -> Tensor:
     try:  # the user's code may raise anything
         return interface.run(inputs.each(torch.clone), **given).output.double()  # type: ignore[arg-type]
     except Exception as error:
-        raise NotChecked(f"a call raises {type(error).__name__}") from error
+        raise NotChecked(Sentence("a call raises {name}").format(name=type(error).__name__)) from error
 
 
 def _match(
@@ -148,10 +151,14 @@ def _match(
 def _mistakes(layer: Layer) -> Iterator[Mistake]:
     width, head_width = len(layer.weights["q"]), layer.head_width
     for scale in (1.0, width**-0.5, 1 / head_width, head_width**0.5):
-        said = f"the scores are multiplied by {scale:.3f}; the head width is {head_width}, expected {layer.scale:.3f}"
+        said: str = Sentence(
+            "the scores are multiplied by {scale:.3f}; the head width is {head_width}, expected {expected:.3f}"
+        ).format(scale=scale, head_width=head_width, expected=layer.scale)
         yield Mistake("wrong-scale", said, {"scale": scale})
     for axis, over in ((-2, "the queries"), (1, "the heads")):
-        said = f"the softmax is taken over {over}, so that the weights of a query over its keys do not sum to 1"
+        said = Sentence(
+            "the softmax is taken over {over}, so that the weights of a query over its keys do not sum to 1"
+        ).format(over=over)
         yield Mistake("softmax-axis", said, {"axis": axis})
     said = "[B, N, H·D] is viewed as [B, H, N, D] without a transpose, so that every head mixes positions"
     yield Mistake("head-split", said, {"split": False})
@@ -160,7 +167,9 @@ def _mistakes(layer: Layer) -> Iterator[Mistake]:
     said = "the weights are transposed: the values are summed over the queries, not over the keys"
     yield Mistake("weights-transposed", said, {"transposed": True})
     for role, used in ("vk", "vq", "kq", "kv", "qk", "qv"):
-        said = f"{PLURALS[role]} are computed by the projection of the {PLURALS[used]}"
+        said = Sentence("{these} are computed by the projection of the {those}").format(
+            these=PLURALS[role], those=PLURALS[used]
+        )
         yield Mistake("projection-reused", said, {"projections": "qkv".replace(role, used)})
 
 

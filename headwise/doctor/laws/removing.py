@@ -21,6 +21,7 @@ from headwise.doctor.probing.listen import Calls, given_to
 from headwise.doctor.probing.masking import convolving, each, given, hiding
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, moved
 from headwise.doctor.reading.anatomy import look
+from headwise.language import Sentence
 
 FINDINGS = ("masked-key-counts", "masked-nan-leaks")
 
@@ -49,25 +50,29 @@ def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) ->
         return
     if mask.works:
         change = _without(probe, mask, inputs, hidden)
-        said = (
-            f"the output with the last key masked by `{mask.parameter}` differs from that without this key by "
-            f"{change:.2g} of its size: what it says is hidden, but it keeps a weight"
-        )
+        said = Sentence(
+            "the output with the last key masked by `{parameter}` differs from that without this key by {change:.2g} "
+            "of its size: what it says is hidden, but it keeps a weight"
+        ).format(parameter=mask.parameter, change=change)
     else:
         plain = mask.claimed is None and mask.parameter in ("attention_mask", "padding_mask", "key_padding_mask")
         if mask.shape != "B" and mask.claimed != mask.form and not plain:
             return  # nobody says what its values mean
         if _mixes(probe, inputs) or _closes(patient, options, last):
-            raise NotChecked(f"{mask.parameter}: what it hides reaches the output by another way than attention")
+            raise NotChecked(
+                Sentence("{parameter}: what it hides reaches the output by another way than attention").format(
+                    parameter=mask.parameter
+                )
+            )
         other = probe.attempt(moved(inputs, slice(None), last), given=options)
         if not isinstance(other, Tensor):
             return
         row = slice(None) if probe.crosses or hidden.shape[1] != inputs.query.shape[1] else slice(last)
         change = gap(hidden[:, row], other[:, row])
-        said = (
-            f"`{mask.parameter}` says that the last token is padding, and other numbers in it change the output by "
-            f"{change:.2g} of its size"
-        )
+        said = Sentence(
+            "`{parameter}` says that the last token is padding, and other numbers in it change the output by "
+            "{change:.2g} of its size"
+        ).format(parameter=mask.parameter, change=change)
     if ROUNDING < change < torch.inf:  # else its width is that of the keys
         yield Finding(
             "masked-key-counts",
@@ -143,8 +148,10 @@ def _nan(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
                 yield Finding(
                     "masked-nan-leaks",
                     "note",
-                    f"NaN in a key that is masked for every query makes {int(reached.sum())} of the "
-                    f"{int((~own).sum())} other rows NaN: its weight is 0, and 0 · NaN is NaN",
+                    Sentence(
+                        "NaN in a key that is masked for every query makes {broken} of the {of} other rows NaN: its "
+                        "weight is 0, and 0 · NaN is NaN"
+                    ).format(broken=int(reached.sum()), of=int((~own).sum())),
                     "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
                     "before the product",
                     numbers={"rows": int(reached.sum()), "of": int((~own).sum())},

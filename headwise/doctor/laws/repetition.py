@@ -30,6 +30,7 @@ from headwise.doctor.probing.masking import each, given
 from headwise.doctor.probing.probe import ROUNDING, Probe, gap, quiet, sentence
 from headwise.doctor.subject import foreign_backend
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 FINDINGS = ("input-modified", "state-kept", "dropout-in-eval", "noncontiguous-input")
 
@@ -76,8 +77,10 @@ def _again(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Fi
         return Finding(
             "state-kept",
             "risk" if told or forgets(probe.module) else "bug",  # it may be meant to continue the last call
-            f"a second call with the same input and the same random numbers differs from the first by {change:.2g} of "
-            "the output's size: the module keeps state from its last call",
+            Sentence(
+                "a second call with the same input and the same random numbers differs from the first by {change:.2g} "
+                "of the output's size: the module keeps state from its last call"
+            ).format(change=change),
             "keep no state between calls, or take it as an argument and return it",
             numbers={"change": change},
         )
@@ -88,7 +91,9 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
     with Dice() as dice:
         probe.output(inputs)
     cause = min(dice.heard, key=lambda x: (not x.p, not x.dropout), default=None)
-    seen = f"two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
+    seen = Sentence(
+        "two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
+    ).format(change=change)
     severity = patient.severity("dropout-in-eval: random numbers", "risk")
     if cause is not None and cause.dropout:
         severity = "bug"
@@ -97,19 +102,19 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
     if cause is not None and cause.p:
         fused = cause.function == "scaled_dot_product_attention"
         name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
-        acting = f"{name} with p = {cause.p:g}"
         fix = (
             "pass dropout_p=self.dropout if self.training else 0.0"
             if fused
             else "pass training=self.training to F.dropout, or use an nn.Dropout that is registered (not in a plain "
             "list), so that eval() reaches it"
         )
-        seen, severity, numbers["p"] = f"{seen}: {acting} acts", "bug", cause.p
+        seen = Sentence("{seen}: {name} with p = {p:g} acts").format(seen=seen, name=name, p=cause.p)
+        severity, numbers["p"] = "bug", cause.p
     elif foreign_backend(patient.module) and _has_dropout(patient):
-        seen = f"{seen}: it has dropout, which acts although training=False was passed"
+        seen = Sentence("{seen}: it has dropout, which acts although training=False was passed").format(seen=seen)
         severity, fix = "bug", "pass training= on to its dropout"
     elif cause is not None:
-        seen = f"{seen}: {cause.function} is called"
+        seen = Sentence("{seen}: {cause.function} is called").format(seen=seen, cause=cause)
     where = cause.where if cause is not None and cause.where and is_users(cause.where.file) else None
     return Finding("dropout-in-eval", severity, seen, fix, where, numbers=numbers)
 
@@ -158,23 +163,35 @@ def _calls(probe: Probe, inputs: Inputs) -> Iterator[Call]:
     for mask in (x for x in each(probe.interface.masks) if x.works):
         keys = (inputs.key_length - 1, inputs.key_length - 2) if mask.shape == "B" else (1, 2)
         with contextlib.suppress(DoctorError):  # it cannot hide these keys
-            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, keys[0]))
-            yield Call(f"another {mask.parameter}", inputs, given(probe.interface, mask, inputs, *keys))
+            yield Call(
+                Sentence("another {name}").format(name=mask.parameter),
+                inputs,
+                given(probe.interface, mask, inputs, keys[0]),
+            )
+            yield Call(
+                Sentence("another {name}").format(name=mask.parameter),
+                inputs,
+                given(probe.interface, mask, inputs, *keys),
+            )
     for name, x in probe.others(inputs).items():  # a memory of which it keeps what it once made
         memory = isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()
         if memory and not {"mask", "bias"} & {*name.split("_")}:
-            yield Call(f"another {name}", inputs, {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)})
+            yield Call(
+                Sentence("another {name}").format(name=name),
+                inputs,
+                {name: noise(*x.shape, seed=83, dtype=x.dtype, device=x.device)},
+            )
     if probe.interface.length is None:
         for said, length in (("fewer tokens", 4), ("more tokens", 9), ("fewer tokens", 4)):
             yield Call(said, probe.inputs(length=length))
         for stated in _stated_lengths(probe.module):
-            yield Call(f"{stated + 1} tokens", probe.inputs(batch=1, length=stated + 1))
+            yield Call(Sentence("{stated} tokens").format(stated=stated + 1), probe.inputs(batch=1, length=stated + 1))
             yield Call("4 tokens", probe.inputs(batch=1, length=4))
     if probe.interface.batched:
         yield Call("another batch size", probe.inputs(batch=2))
     for name in (x for x, value in probe.interface.flags.items() if not value and "cache" in x):
         yield Call(f"{name}=True", inputs, {name: True})
-        yield Call(f"no {name}", inputs)
+        yield Call(Sentence("no {name}").format(name=name), inputs)
     counting = (x for x in probe.module.modules() if type(x).__module__.startswith("torch.nn."))
     if not any(next(x.buffers(recurse=False), None) is not None for x in counting):  # no batch norm, no spectral norm
         yield Call("the same input in train mode", inputs, train=True)
@@ -192,15 +209,21 @@ def _kept(module: nn.Module, last: str, what: str, change: float | Exception) ->
     """The finding about a later call: how far it is from the same call alone, or what it raises."""
     numbers = {} if isinstance(change, Exception) else {"change": change}
     if isinstance(change, Exception):
-        so = f"raises {sentence(change)}"
+        so = Sentence("raises {sentence}").format(sentence=sentence(change))
     else:
-        so = f"differs by {change:.2g} of the output's size from the same call alone"
+        so = Sentence("differs by {change:.2g} of the output's size from the same call alone").format(change=change)
     method = "" if what.startswith("no ") else forgets(module)  # a cache that is not to be used is not read
     return Finding(
         "state-kept",
         "risk" if method else "bug",
-        f"after a call with {last}, one with {what} {so}: the module keeps something of an earlier call"
-        + (f"; {method} may be meant to be called between them" if method else ""),
+        Sentence(
+            "after a call with {last}, one with {what} {so}: the module keeps something of an earlier call{more}"
+        ).format(
+            last=last,
+            what=what,
+            so=so,
+            more=Sentence("; {method} may be meant to be called between them").format(method=method) if method else "",
+        ),
         "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
         "size, contents of the mask, dtype and device",
         numbers=numbers,
@@ -233,8 +256,10 @@ def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
             return Finding(
                 "state-kept",
                 "bug",
-                f"{name} with the same input gives another output alone than inside of the module: they differ by "
-                f"{change:.2g} of its size. It uses what another part has left, a mask or a table for example",
+                Sentence(
+                    "{name} with the same input gives another output alone than inside of the module: they differ by "
+                    "{change:.2g} of its size. It uses what another part has left, a mask or a table for example"
+                ).format(name=name, change=change),
                 "keep what is shared by everything that it depends on: length, window, dtype and device",
                 numbers={"change": change},
             )
@@ -251,7 +276,9 @@ def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Fi
             yield Finding(
                 "noncontiguous-input",
                 "risk",
-                f"the same input as {name} makes it raise {sentence(problem)}",
+                Sentence("the same input as {name} makes it raise {sentence}").format(
+                    name=name, sentence=sentence(problem)
+                ),
                 "use reshape() where the input may be a view of another tensor, or call contiguous() first",
             )
             return
@@ -259,7 +286,9 @@ def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Fi
             yield Finding(
                 "noncontiguous-input",
                 "bug",
-                f"the same input as {name} gives another output: up to {change:.2g} of its size",
+                Sentence("the same input as {name} gives another output: up to {change:.2g} of its size").format(
+                    name=name, change=change
+                ),
                 "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
                 numbers={"change": change},
             )
@@ -305,14 +334,20 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _modified(interface: Interface, name: str, before: Tensor, after: Tensor) -> Finding:
     slots = {x for _, x in interface.way.slots}
-    what = f"the mask {name!r}" if any(name == x.parameter for x in interface.masks) else repr(name)
+    what = (
+        Sentence("the mask {name!r}").format(name=name)
+        if any(name == x.parameter for x in interface.masks)
+        else repr(name)
+    )
     what = "the input" if slots == {name} else what
     of = before.numel()
     changed = int((before != after).sum()) if before.shape == after.shape else of
     return Finding(
         "input-modified",
         "bug",
-        f"the call changed {what} in place: {changed} of its {of} numbers",
+        Sentence("the call changed {what} in place: {changed} of its {of} numbers").format(
+            what=what, changed=changed, of=of
+        ),
         "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
         numbers={"changed": changed, "of": of},
     )

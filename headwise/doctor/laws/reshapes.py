@@ -13,6 +13,7 @@ from headwise.doctor.finding import Finding
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.events import Trace
+from headwise.language import Sentence
 
 FINDINGS = ("reshape-scrambles",)
 
@@ -39,8 +40,10 @@ def _scrambled(run: Trace) -> Finding | None:
             return Finding(
                 "reshape-scrambles",
                 "bug",
-                f"a view or reshape of {list(found.shape)} to {list(found.into)} exchanges no axes, it only reads the "
-                f"same numbers in order: what was at {before} is at {after}",
+                Sentence(
+                    "a view or reshape of {old} to {new} exchanges no axes, it only reads the same numbers in order: "
+                    "what was at {before} is at {after}"
+                ).format(old=list(found.shape), new=list(found.into), before=before, after=after),
                 "move the axes first, with transpose, permute or einsum, and reshape after that",
                 found.where,
             )

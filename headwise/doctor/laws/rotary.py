@@ -22,6 +22,7 @@ from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.creation import origin
 from headwise.doctor.reading.events import Trace
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = ("rope-pairing", "rope-asymmetric", "rope-axis", "rope-half-precision")
 
@@ -63,10 +64,10 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _rounded_table(patient: Patient) -> Finding | None:
     for name, table in patient.module.named_buffers():
         if table.is_floating_point() and (same := repeated(table)):
-            said = (
-                f"of {name} {list(table.shape)}, {same:.0%} of the rows behind {_EXACT} are those of the position "
-                "before: its positions or angles were computed in half precision"
-            )
+            said = Sentence(
+                "of {name} {shape}, {same:.0%} of the rows behind {exact} are those of the position before: its "
+                "positions or angles were computed in half precision"
+            ).format(name=name, shape=list(table.shape), same=same, exact=_EXACT)
             return _in_half(said, origin(patient.module, name))
     return None
 
@@ -86,8 +87,13 @@ def repeated(table: Tensor) -> float:
 def _rounded_angles(patient: Patient, exact: Trace) -> Finding | None:
     for (name, _, where), angle in zip(exact.functions, exact.angles, strict=True):
         if angle.dtype not in _HALF and in_half(angle):
-            said = f"in a module of single precision all angles of {name} are numbers of half precision"
-            return _in_half(f"{said}: they were computed in it, so that far positions share their angle", where)
+            said = Sentence(
+                "in a module of single precision all angles of {name} are numbers of half precision"
+            ).format(name=name)
+            return _in_half(
+                Sentence("{said}: they were computed in it, so that far positions share their angle").format(said=said),
+                where,
+            )
     if not exact.functions:
         return None
     try:
@@ -100,10 +106,14 @@ def _rounded_angles(patient: Patient, exact: Trace) -> Finding | None:
         if angle.shape == right.shape and right.numel():
             off = float(((angle.double() - right).abs() / right.double().abs().clamp(min=1e-6)).max())
         if dtype in _HALF or (5e-4 < off < 0.1 and not lowered):
-            said = f"the angles of {name} are {str(angle.dtype).removeprefix('torch.')}, and off by up to {off:.1%}"
+            said = Sentence("the angles of {name} are {dtype}, and off by up to {off:.1%}").format(
+                name=name, dtype=str(angle.dtype).removeprefix("torch."), off=off
+            )
             return _in_half(
-                f"in a bfloat16 module {said}: with 8 bits neighbouring positions above 256 have the same angle, and "
-                "far ones are rotated wrongly",
+                Sentence(
+                    "in a bfloat16 module {said}: with 8 bits neighbouring positions above 256 have the same angle, "
+                    "and far ones are rotated wrongly"
+                ).format(said=said),
                 where,
                 certain=patient.in_half,
             )
@@ -187,7 +197,7 @@ def _unclear(site: Site) -> str:
 
 def _judge(site: Site) -> Iterator[Finding]:
     x, y, v = (differences(z) for z in (site.q, site.k, site.v))
-    vectors = {"queries": x, "keys": y}
+    vectors: dict[str, Tensor] = {Sentence("queries"): x, Sentence("keys"): y}
     if bool(moving(v).any()) and change(v, v) < _WRONG:
         yield _asymmetric(site, "the values are also rotated by their position; only queries and keys should be")
     if change(x, y) < _WRONG:
@@ -195,25 +205,37 @@ def _judge(site: Site) -> Iterator[Finding]:
     still = [name for name, z in vectors.items() if not bool(moving(z).any())]
     longer = [name for name, z in vectors.items() if change(z, z) > _WRONG]
     if still:
-        other = "keys" if still == ["queries"] else "queries"
-        yield _asymmetric(site, f"only the {other} are rotated by their position; the {still[0]} are not")
+        other = Sentence("keys" if still == ["queries"] else "queries")
+        yield _asymmetric(
+            site,
+            Sentence("only the {other} are rotated by their position; the {still} are not").format(
+                other=other, still=still[0]
+            ),
+        )
     elif longer:
         off = change(vectors[longer[0]], vectors[longer[0]])
         yield _pairing(
             site,
-            f"the {longer[0]} of one token have other lengths at other positions (by {off:.2f}): their maps are not "
-            "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid out "
-            "for other pairs",
+            Sentence(
+                "the {longer} of one token have other lengths at other positions (by {off:.2f}): their maps are not "
+                "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid "
+                "out for other pairs"
+            ).format(longer=longer[0], off=off),
             off,
         )
     elif set(partners(x)).isdisjoint(partners(y)):
-        a, b = (", ".join(f"{f} with {g}" for f, g in partners(z)[:2]) for z in (x, y))
-        yield _pairing(site, f"queries are rotated in other pairs ({a}) than keys ({b})", change(x, y))
+        pair = Sentence("{first} with {second}")
+        a, b = (join(pair.format(first=f, second=g) for f, g in partners(z)[:2]) for z in (x, y))
+        yield _pairing(
+            site, Sentence("queries are rotated in other pairs ({a}) than keys ({b})").format(a=a, b=b), change(x, y)
+        )
     else:
         yield _asymmetric(
             site,
-            "queries and keys at the same position are rotated by different angles: with the same token everywhere, "
-            f"their product changes by {change(x, y):.2f} of its size where the distance is 0",
+            Sentence(
+                "queries and keys at the same position are rotated by different angles: with the same token "
+                "everywhere, their product changes by {change:.2f} of its size where the distance is 0"
+            ).format(change=change(x, y)),
         )
 
 
@@ -229,8 +251,10 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
         yield Finding(
             "rope-axis",
             patient.severity("rope-axis: of the table", "bug"),
-            f"the {name} are rotated by the number of their {word}, the same at every position: those of {word} 0 are "
-            f"as they were projected, and those of others are turned, so the table runs over the {word}s",
+            Sentence(
+                "the {name} are rotated by the number of their {word}, the same at every position: those of {word} 0 "
+                "are as they were projected, and those of others are turned, so the table runs over the {word}s"
+            ).format(name=name, word=word),
             "rotate with the positions on the dimension that the table expects: transpose to [B, H, N, D] first, or "
             "take the length from the dimension of the positions",
             site.product.where,

@@ -23,6 +23,7 @@ from headwise.doctor.reading import marks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.scale import measure
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence, join
 
 FINDINGS = ("wrong-scale", "t5-scaled")
 
@@ -79,10 +80,10 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
         if not t5 or not _biased(site) or patient.spec.scale or not patient.reports("t5-scaled: beside a T5 bias"):
             return
         name, expected, fix = "t5-scaled", 1.0, "leave the scores unscaled (scale = 1)"
-        said = (
-            f"the scores are divided by {1 / factor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does not "
+        said = Sentence(
+            "the scores are divided by {divisor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does not "
             "scale its scores (its initialisation does), so weights trained for one do not work in the other"
-        )
+        ).format(divisor=1 / factor, width=width, t5=t5)
     elif close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
         return
     else:
@@ -92,13 +93,17 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
             severity = patient.severity("wrong-scale: without YaRN's temperature", "bug")
         else:
             severity = _severity(patient, site, factor)
-        did = f"divided by {1 / factor:.3f}" if abs(factor) < 1 else f"multiplied by {factor:.3f}"
-        did = "not scaled" if close(factor, 1.0) else did
-        said = (
-            f"scores are {did}{', ' + words if words else ''}; the head width is {width}, expected a division by "
-            f"{1 / expected:.3f}"
+        if close(factor, 1.0):
+            did: str = Sentence("not scaled")
+        elif abs(factor) < 1:
+            did = Sentence("divided by {divisor:.3f}").format(divisor=1 / factor)
+        else:
+            did = Sentence("multiplied by {factor:.3f}").format(factor=factor)
+        did = join(filter(None, (did, words)))
+        said = Sentence("scores are {did}; the head width is {width}, expected a division by {divisor:.3f}").format(
+            did=did, width=width, divisor=1 / expected
         )
-        fix = f"divide the scores by sqrt(head width) = {1 / expected:.3f}, once"
+        fix = Sentence("divide the scores by sqrt(head width) = {divisor:.3f}, once").format(divisor=1 / expected)
     if severity is not None:
         numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
         yield Finding(name, severity, said, fix, _where(site, factor), numbers=numbers)
@@ -147,17 +152,21 @@ def rules(patient: Patient, site: Site, factor: float) -> dict[str, str]:
     widths = {"head width": width, "model width": model}
     sizes = widths | {"width of all heads": heads * width, "number of heads": heads, "number of keys": m}
     sizes |= {"number of queries": n, "batch size": batch}
-    table = {"": 1.0, **{f"which is sqrt({size}), the {name}": size**-0.5 for name, size in sizes.items()}}
+    table = {"": 1.0}
+    for name, size in sizes.items():
+        table[Sentence("which is sqrt({size}), the {name}").format(size=size, name=name)] = size**-0.5
     for name, size in widths.items():
-        table |= {
-            f"which is sqrt({size}), the {name}: multiplied instead of divided": size**0.5,
-            f"which is {size}, the {name}: multiplied instead of divided": float(size),
-            f"which is {size}, the {name} without the square root (or the scale applied twice)": 1 / size,
-            f"the fourth root of the {name}: only queries or only keys are scaled": size**-0.25,
-        }
-    table[f"which is {m}, the number of keys"] = 1 / m
+        for words, value in (
+            ("which is sqrt({size}), the {name}: multiplied instead of divided", size**0.5),
+            ("which is {size}, the {name}: multiplied instead of divided", float(size)),
+            ("which is {size}, the {name} without the square root (or the scale applied twice)", 1 / size),
+            ("the fourth root of the {name}: only queries or only keys are scaled", size**-0.25),
+        ):
+            table[Sentence(words).format(size=size, name=name)] = value
+    table[Sentence("which is {m}, the number of keys").format(m=m)] = 1 / m
     for words, share in _SHARES.items():
-        table[f"which is the square root of {words} the head width"] = (share * width) ** -0.5
+        told = Sentence("which is the square root of {share} the head width").format(share=Sentence(words))
+        table[told] = (share * width) ** -0.5
     return {re.sub(r"\d", "", words): words for words, value in table.items() if close(factor, value)}
 
 

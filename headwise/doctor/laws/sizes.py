@@ -14,6 +14,7 @@ from headwise.doctor.calling import names
 from headwise.doctor.finding import Finding, Severity
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.probe import Probe, sentence
+from headwise.language import Sentence, join
 
 FINDINGS = ("output-shape", "sizes-fixed", "heads-not-dividing")
 
@@ -33,7 +34,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     else:
         yield _fixed(
             "note",
-            f"it runs with {probe.interface.length} tokens and with no other length that was tried",
+            Sentence("it runs with {length} tokens and with no other length that was tried").format(
+                length=probe.interface.length
+            ),
             "nothing, if every input has this length; else take the length from the input",
             length=probe.interface.length,
         )
@@ -51,12 +54,14 @@ def _output(probe: Probe) -> Iterator[Finding]:
         out = probe.attempt(inputs)
         if isinstance(out, Exception):
             if batch == 3:
-                raise NotChecked(f"it does not run: {sentence(out)}")
+                raise NotChecked(Sentence("it does not run: {sentence}").format(sentence=sentence(out)))
             continue
         if out.ndim != 3 or len(out) != batch:
-            keys = "" if inputs.key is None else f" and {inputs.key.shape[1]} keys"
+            keys = "" if inputs.key is None else Sentence(" and {count} keys").format(count=inputs.key.shape[1])
             yield _shape(
-                f"for {batch} examples of {length} queries{keys} it returns the shape {list(out.shape)}",
+                Sentence("for {batch} examples of {length} queries{keys} it returns the shape {shape}").format(
+                    batch=batch, length=length, keys=keys, shape=list(out.shape)
+                ),
                 "return [batch, queries, width]: one row per query, in the order of the queries",
             )
             return
@@ -67,7 +72,9 @@ def _output(probe: Probe) -> Iterator[Finding]:
         broken = int((~out.isfinite()).sum())
         if batch == 3 and broken and not pointer:
             yield _shape(
-                f"for ordinary inputs, N(0, 1), {broken} of its {out.numel()} numbers are NaN or infinite",
+                Sentence("for ordinary inputs, N(0, 1), {broken} of its {of} numbers are NaN or infinite").format(
+                    broken=broken, of=out.numel()
+                ),
                 "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, or a "
                 "division by 0",
                 broken=broken,
@@ -75,8 +82,9 @@ def _output(probe: Probe) -> Iterator[Finding]:
     if any(queries != n for queries, n in rows.items()):
         last = max(rows)
         yield _shape(
-            "the number of output rows differs from the number of queries: "
-            + "; ".join(f"{n} for {queries} queries" for queries, n in rows.items()),
+            Sentence("the number of output rows differs from the number of queries: {counted}").format(
+                counted=join((Sentence("{n} for {q} queries").format(n=n, q=q) for q, n in rows.items()), "; ")
+            ),
             "nothing, if it is meant to pool its input, or to add tokens; else return one row per query",
             "bug" if loses_rows(rows) else "note",
             queries=last,
@@ -85,14 +93,17 @@ def _output(probe: Probe) -> Iterator[Finding]:
     shares = {width / keys for keys, width in widths.items()}
     if len(set(widths.values())) > 1 and len(shares) == 1 and max(shares).is_integer():
         yield _shape(
-            f"it returns {max(shares):g} for each key, and no sum of values: weights, or the scores of a pointer",
+            Sentence(
+                "it returns {shares:g} for each key, and no sum of values: weights, or the scores of a pointer"
+            ).format(shares=max(shares)),
             "nothing, if that is meant",
             "note" if probe.crosses else "risk",
         )
     elif len(set(widths.values())) > 1:
         said = ", ".join(map(str, sorted(set(widths.values()))))
         yield _shape(
-            f"the width of its output depends on the input's lengths: {said}", "return [batch, queries, width]"
+            Sentence("the width of its output depends on the input's lengths: {sizes}").format(sizes=said),
+            "return [batch, queries, width]",
         )
 
 
@@ -112,8 +123,9 @@ def _batches(probe: Probe, of_one: Severity) -> Iterator[Finding]:
         alone = list(failed) == [1]
         yield _fixed(
             of_one if alone else "risk",
-            f"it runs with a batch of {usual}, and raises with a batch of {' or '.join(map(str, failed))}: "
-            f"{sentence(failed[n])}",
+            Sentence("it runs with a batch of {usual}, and raises with a batch of {failed}: {sentence}").format(
+                usual=usual, failed=" or ".join(map(str, failed)), sentence=sentence(failed[n])
+            ),
             "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
             batch=n,
         )
@@ -131,14 +143,18 @@ def _lengths(probe: Probe, of_one: Severity) -> Iterator[Finding]:
     problem = sentence(failed[first])
     if first > max(works):
         severity: Severity = "note"
-        said = f"it runs with up to {max(works)} tokens, and raises with {first}: {problem}"
+        said = Sentence("it runs with up to {works} tokens, and raises with {first}: {problem}").format(
+            works=max(works), first=first, problem=problem
+        )
         fix = "nothing, if so many tokens are never needed; else make its table or mask larger"
     elif list(failed) == [1]:
-        severity, said = of_one, f"it raises with one token: {problem}"
+        severity, said = of_one, Sentence("it raises with one token: {problem}").format(problem=problem)
         fix = "squeeze() needs a dimension, or it drops a length of 1"
     else:
         severity, every = "risk", ", ".join(map(str, failed))
-        said = f"it runs with {', '.join(map(str, works))} tokens, and raises with {every}: {problem}"
+        said = Sentence("it runs with {works} tokens, and raises with {every}: {problem}").format(
+            works=", ".join(map(str, works)), every=every, problem=problem
+        )
         fix = "take lengths from the input; pad to a multiple where blocks are needed"
     yield _fixed(severity, said, fix, length=first)
 
@@ -153,7 +169,9 @@ def _more_keys(patient: Patient, probe: Probe) -> Iterator[Finding]:
                 patient.severity("sizes-fixed: more keys than queries", "bug")
                 if memory
                 else patient.severity("sizes-fixed: queries, keys and values", "risk"),
-                f"with {more} more keys than queries it raises {sentence(problem)}",
+                Sentence("with {more} more keys than queries it raises {sentence}").format(
+                    more=more, sentence=sentence(problem)
+                ),
                 "take the length of keys and values from the keys, not from the queries",
             )
             return
@@ -170,8 +188,10 @@ def _heads(probe: Probe, heads: int) -> Iterator[Finding]:
         yield Finding(
             "heads-not-dividing",
             "risk",
-            f"the width {width} is not divisible by {heads} heads: each takes {width} // {heads} = {width // heads}, "
-            f"so that {narrow} has {inner} features instead of {width}, without an error or warning",
+            Sentence(
+                "the width {width} is not divisible by {heads} heads: each takes {width} // {heads} = {taken}, so "
+                "that {narrow} has {inner} features instead of {width}, without an error or warning"
+            ).format(width=width, heads=heads, taken=width // heads, narrow=narrow, inner=inner),
             "in the constructor: if embed_dim % num_heads: raise ValueError(...)",
             numbers={"width": width, "heads": heads, "left": width - inner},
         )

@@ -16,6 +16,7 @@ from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.reading.anatomy import Anatomy, look
 from headwise.doctor.reading.scale import behind_the_product
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("softmax-split", "wrong-scale")
 
@@ -44,8 +45,10 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "softmax-split",
                 "bug",
-                f"the keys are split into {len(group)} parts. Query {q} merges them with weights {said}; their shares "
-                f"of the sum of exponentials are {right}",
+                Sentence(
+                    "the keys are split into {count} parts. Query {q} merges them with weights {weights}; their "
+                    "shares of the sum of exponentials are {right}"
+                ).format(count=len(group), q=q, weights=said, right=right),
                 "take the softmax over all keys, or weight each part by exp(lse of the part - lse of all), natural "
                 "logarithms; where a running maximum changes, multiply the outputs and the sums so far by exp(old "
                 "maximum - new)",
@@ -112,8 +115,10 @@ def _uneven(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "wrong-scale",
                 "bug",
-                f"the keys are read in {len(group)} blocks, whose scores are multiplied by "
-                f"{', '.join(f'{x:.4g}' for x in factors)}: the factor changes from block to block",
+                Sentence(
+                    "the keys are read in {count} blocks, whose scores are multiplied by {factors}: the factor "
+                    "changes from block to block"
+                ).format(count=len(group), factors=", ".join(f"{x:.4g}" for x in factors)),
                 "multiply the scores of every block by the same factor, which the loop does not change",
                 group[0].softmax.where,
                 numbers={"least": min(factors), "most": max(factors)},

@@ -18,6 +18,7 @@ from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.events import FORBIDDEN
 from headwise.doctor.reading.mask_cells import SAFE, future
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("causal-leak", "causal-unasked", "mask-polarity", "causal-corner", "mask-fill-too-small")
 
@@ -87,7 +88,9 @@ def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
         yield Finding(
             "causal-leak",
             "bug" if stated or found.by == 1 else "risk",  # streaming models look some keys ahead
-            f"the causal mask lets every position attend to later ones: its diagonal is {found.by}, expected 0",
+            Sentence(
+                "the causal mask lets every position attend to later ones: its diagonal is {by}, expected 0"
+            ).format(by=found.by),
             _DIAGONAL,
             where,
             numbers={"diagonal": float(found.by)},
@@ -111,7 +114,9 @@ def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
             yield Finding(
                 "causal-unasked",
                 "bug",
-                f"{said.words}, but without a mask argument no position attends to a later one",
+                Sentence("{words}, but without a mask argument no position attends to a later one").format(
+                    words=said.words
+                ),
                 "leave the causal mask out (is_causal=False)",
                 where,
             )
@@ -134,10 +139,14 @@ def _rectangular(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding
         yield Finding(
             "causal-corner",
             "bug" if first else "risk",  # who calls it with more keys than queries is not known
-            f"with {queries} queries and {keys} keys, the first query attends to key 0 alone: the causal mask is "
-            "aligned with the upper left corner, as if the queries were the first positions",
-            f"align the mask with the positions of the queries, tril(diagonal={first or keys - queries}) here: query i "
-            "of a memory, or after cached keys, attends to keys up to i + K - Q",
+            Sentence(
+                "with {queries} queries and {keys} keys, the first query attends to key 0 alone: the causal mask is "
+                "aligned with the upper left corner, as if the queries were the first positions"
+            ).format(queries=queries, keys=keys),
+            Sentence(
+                "align the mask with the positions of the queries, tril(diagonal={first}) here: query i of a memory, "
+                "or after cached keys, attends to keys up to i + K - Q"
+            ).format(first=first or keys - queries),
             where,
         )
 
@@ -146,8 +155,10 @@ def _gap(found: compare_masks.Difference, where: Where | None) -> Finding:
     return Finding(
         "causal-leak",
         "bug",
-        f"from query {found.row} on, queries attend to all keys up to a position, not to the next {found.by}, and "
-        "again to those after them",
+        Sentence(
+            "from query {found.row} on, queries attend to all keys up to a position, not to the next {found.by}, and "
+            "again to those after them"
+        ).format(found=found),
         "a window hides old keys as well: masked | tril(ones, diagonal=-window), not tril(masked, diagonal=window)",
         where,
         numbers={"hidden": float(found.by)},
@@ -163,8 +174,10 @@ def _lowered(site: Site) -> Iterator[Finding]:
         yield Finding(
             "mask-polarity",
             "bug",
-            f"every score is lowered to {float(highest.max()):.3g} or less, those of allowed keys too: the mask that "
-            "the module makes is 0 where a key is allowed, and is used as one that is 1 there",
+            Sentence(
+                "every score is lowered to {highest:.3g} or less, those of allowed keys too: the mask that the module "
+                "makes is 0 where a key is allowed, and is used as one that is 1 there"
+            ).format(highest=float(highest.max())),
             "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
             site.where_masked(),
             numbers={"highest": float(highest.max())},

@@ -21,6 +21,7 @@ from headwise.doctor.probing.masking import hiding
 from headwise.doctor.probing.probe import Probe
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("bias-after-softmax", "mask-after-softmax", "normaliser-wrong", "weights-averaged", "weights-wrong")
 
@@ -63,16 +64,20 @@ def _used(site: Site, twin: Site) -> Iterator[Finding]:
     added = after - before, (twin.weights_at_values - twin.weights).nan_to_num(0.0)
     if cut is not None:
         name, fix = "mask-after-softmax", "mask the scores with -inf before the softmax"
-        said = (
-            f"some weights are set to 0 after the softmax, and those that are left sum to as little as {cut:.2g}: the "
+        said = Sentence(
+            "some weights are set to 0 after the softmax, and those that are left sum to as little as {cut:.2g}: the "
             "keys that are hidden keep their share"
-        )
+        ).format(cut=cut)
     elif keys > 1 and max(keys - least, most - keys) < _NEAR * keys:
         name, fix = "normaliser-wrong", "divide the weights by their sum, not by their mean, and once"
-        said = f"the weights that are multiplied with the values sum to {keys}, the number of keys, for each query"
+        said = Sentence(
+            "the weights that are multiplied with the values sum to {keys}, the number of keys, for each query"
+        ).format(keys=keys)
     elif max(1 - least, most - 1) > _NEAR and _same(*added) and float(added[0].std(-1).max()) > _NEAR:
         name, fix = "bias-after-softmax", "add the bias to the scores, before the softmax"
-        said = f"a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}"
+        said = Sentence(
+            "a bias is added to the weights, after the softmax: for each query they sum to {least:.3g} … {most:.3g}"
+        ).format(least=least, most=most)
     else:
         return
     where = site.contraction.product.where  # type: ignore[union-attr]
@@ -157,7 +162,7 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     `unmasked`: those that are used if no mask is passed. `others`: what else may be returned in their place.
     """
     b, h, q, k = used.shape
-    shape = f"the returned weights {list(returned.shape)} are"
+    shape = Sentence("the returned weights {shape} are").format(shape=list(returned.shape))
     if _known(used, returned):
         return ""
     sums = returned.sum(-1, keepdim=True)
@@ -174,7 +179,9 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     }
     for words, forms in wrong.items():
         if any(_same(x, returned) for x in forms):
-            return f"{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys"
+            return Sentence("{shape} {words}; there are {b} examples, {h} heads, {q} queries and {k} keys").format(
+                shape=shape, words=words, b=b, h=h, q=q, k=k
+            )
     hidden = used == 0
     early = None  # the weights before the mask, if it is they that were returned
     if returned.shape == used.shape:
@@ -183,7 +190,13 @@ def unlike(used: Tensor, returned: Tensor, unmasked: Tensor | None, others: dict
     elif unmasked is not None and unmasked.shape == used.shape and _known(unmasked, returned):
         early = unmasked
     most = float(early[hidden].max()) if early is not None and bool(hidden.any()) else 0.0
-    return f"{shape} those before the mask: masked keys have weights of up to {most:.2g}" if most > 1e-4 else ""
+    return (
+        Sentence("{told} those before the mask: masked keys have weights of up to {most:.2g}").format(
+            told=shape, most=most
+        )
+        if most > 1e-4
+        else ""
+    )
 
 
 def _known(used: Tensor, returned: Tensor) -> bool:
@@ -205,7 +218,8 @@ def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str
     words = ("average", "per_head", "head_weights", "mean")
     flag = next((name for name in probe.interface.roles if any(word in name for word in words)), "")
     severity: Severity = "note"
-    said, fix = f"unless {flag} says otherwise, there is", f"pass {flag} to see every head"
+    said: str = Sentence("unless {flag} says otherwise, there is").format(flag=flag)
+    fix: str = Sentence("pass {flag} to see every head").format(flag=flag)
     if not flag:
         severity = patient.severity("weights-averaged: without a choice", "risk")
         said, fix = "no argument asks for all:", "return [B, H, Q, K], and let the caller take the mean"
@@ -213,12 +227,15 @@ def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str
         given = options.get("given", {})
         both = [_weights(probe, {**options, "given": {**given, flag: x}}) for x in (True, False)]
         if all(x is not None and x.shape == weights.shape for x in both):
-            severity, said = "bug", f"{flag} has no effect: with True and with False there is"
-            fix = f"return the weights of every head where {flag} asks for them"
+            severity = "bug"
+            said = Sentence("{flag} has no effect: with True and with False there is").format(flag=flag)
+            fix = Sentence("return the weights of every head where {flag} asks for them").format(flag=flag)
     yield Finding(
         "weights-averaged",
         severity,
-        f"the returned weights have the shape {shape}; {said} one map for {heads} heads",
+        Sentence("the returned weights have the shape {shape}; {said} one map for {heads} heads").format(
+            shape=shape, said=said, heads=heads
+        ),
         fix,
         numbers={"heads": heads},
     )

@@ -22,6 +22,7 @@ from headwise.doctor.probing.probe import REACHED, Probe
 from headwise.doctor.reading import compare_masks
 from headwise.doctor.reading.anatomy import look
 from headwise.doctor.reading.site import Site
+from headwise.language import Sentence
 
 FINDINGS = ("window-off-by-one", "window-ignored", "window-wraps", "shift-mask")
 
@@ -38,12 +39,14 @@ def check(patient: Patient) -> Iterator[Finding]:
     if window is None or patient.interface.takes != "self" or patient.interface.length:
         raise NotApplicable("it states no window, or its keys are given apart from its queries, or its length is fixed")
     if window.size > _LARGEST:
-        raise NotChecked(f"its window of {window.size} is too long to look at every pair")
+        raise NotChecked(Sentence("its window of {size} is too long to look at every pair").format(size=window.size))
     length = 2 * window.size + 3
     try:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
-        raise NotChecked(f"it does not take {length} positions: {error}") from error
+        raise NotChecked(
+            Sentence("it does not take {length} positions: {error}").format(length=length, error=error)
+        ) from error
     if len(sites) > 1 and not window.own and _has_layers(patient):
         raise NotApplicable("its layers may have different windows")
     seen = [(site, None if site.grid is None else allowed_of(site)) for site in sites]
@@ -60,10 +63,10 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _judged(patient, window, reached, None)
         else:
             row, full = uneven
-            evidence = (
-                f"with {window.name} = {window.size} position {row} attends to {int(reached[row].sum())} positions, "
-                f"and those around it to {full}: a window must be full before its oldest key is dropped"
-            )
+            evidence = Sentence(
+                "with {window.name} = {window.size} position {row} attends to {sum} positions, and those around it to "
+                "{full}: a window must be full before its oldest key is dropped"
+            ).format(window=window, row=row, sum=int(reached[row].sum()), full=full)
             yield _off(window, evidence, "bug", None, {"row": float(row)})
 
 
@@ -83,8 +86,12 @@ def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None)
         return
     other = {left, right} <= {0, window.size - 1, window.size}
     severity = patient.severity("window-off-by-one: the other reading", "bug") if other else "bug"
-    sees = f"{left} earlier and {right} later positions" if right else f"itself and {left} earlier positions"
-    evidence = f"with {window.name} = {window.size} a position sees {sees}"
+    sees = (
+        Sentence("{left} earlier and {right} later positions").format(left=left, right=right)
+        if right
+        else Sentence("itself and {left} earlier positions").format(left=left)
+    )
+    evidence = Sentence("with {window.name} = {window.size} a position sees {sees}").format(window=window, sees=sees)
     yield _off(window, evidence, severity, where, {"left": float(left), "right": float(right)})
 
 
@@ -125,8 +132,10 @@ def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Findi
     yield Finding(
         "window-ignored",
         "bug" if window.switch and not by_layer else "risk",
-        f"with {window.name} = {window.size} a position attends to {2 * window.size + 2} earlier positions: to all "
-        "that there are",
+        Sentence(
+            "with {window.name} = {window.size} a position attends to {earlier} earlier positions: to all that there "
+            "are"
+        ).format(window=window, earlier=2 * window.size + 2),
         "apply the window on every path, with the causal mask: key > query - window",
         site.where_masked(),
         numbers={"window": float(window.size)},
@@ -151,8 +160,10 @@ def _round(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "window-wraps",
                 "bug",
-                f"its window goes round: of {length} tokens, query {row} attends to {int(seen[row].sum())}, from both "
-                f"ends of the sequence, and so do {int(both.sum())} queries",
+                Sentence(
+                    "its window goes round: of {length} tokens, query {row} attends to {keys}, from both ends of the "
+                    "sequence, and so do {queries} queries"
+                ).format(length=length, row=row, keys=int(seen[row].sum()), queries=int(both.sum())),
                 "mask the keys that torch.roll brings from the other end, or pad in its place and mask the padding",
                 site.softmax.where,
                 numbers={"queries": float(both.sum())},
@@ -192,8 +203,10 @@ def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
             yield Finding(
                 "shift-mask",
                 patient.severity("shift-mask: between borders", "bug" if "mask" in patient.source else "risk"),
-                f"in a map of {side} x {side} with windows of {window} that are shifted by {shift}, {pairs} pairs of "
-                f"tokens at opposite borders attend to one another: they are {window + 1} or more places apart",
+                Sentence(
+                    "in a map of {side} x {side} with windows of {window} that are shifted by {shift}, {pairs} pairs "
+                    "of tokens at opposite borders attend to one another: they are {apart} or more places apart"
+                ).format(side=side, window=window, shift=shift, pairs=pairs, apart=window + 1),
                 "mask the pairs of different regions: number the regions of the padded and shifted map, cut the "
                 "numbers into windows as the tokens are cut, and compare them",
                 numbers={"pairs": float(pairs), "side": float(side)},

@@ -17,6 +17,7 @@ from headwise.doctor.calling.claims import text_of
 from headwise.doctor.finding import Finding, Where
 from headwise.doctor.patient import Patient
 from headwise.doctor.reading.creation import functions
+from headwise.language import Sentence
 
 FINDINGS = ("result-discarded", "layers-shared")
 
@@ -50,9 +51,13 @@ def _discarded(module: nn.Module) -> Iterator[Finding]:
                 yield Finding(
                     "result-discarded",
                     "bug",
-                    f"{function.name} calls {name} and does not use what it returns: {name} leaves the old tensor as "
-                    "it was",
-                    f"assign the result: {tensor} = {ast.unparse(node)}",
+                    Sentence(
+                        "{caller} calls {method} and does not use what it returns: {method} leaves the old tensor as "
+                        "it was"
+                    ).format(caller=function.name, method=name),
+                    Sentence("assign the result: {tensor} = {unparse}").format(
+                        tensor=tensor, unparse=ast.unparse(node)
+                    ),
                     Where.at(file, first + node.lineno - 1),
                 )
 
@@ -79,8 +84,10 @@ def _shared(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "layers-shared",
                 "risk",
-                f"{path} holds one {type(layer).__name__} {times} times among its {len(held)} layers: they have the "
-                "same weights, and nothing says that this is meant",
+                Sentence(
+                    "{path} holds one {name} {times} times among its {count} layers: they have the same weights, and "
+                    "nothing says that this is meant"
+                ).format(path=path, name=type(layer).__name__, times=times, count=len(held)),
                 "make a new layer for each place: nn.ModuleList([Block() for _ in range(n)]), not [Block()] * n",
                 patient.where,
                 numbers={"times": float(times), "layers": float(len(held))},

@@ -19,6 +19,7 @@ from headwise.doctor.calling.copying import copied
 from headwise.doctor.calling.forward_arguments import Maker, Sizes
 from headwise.doctor.calling.interface import Inputs, Interface
 from headwise.doctor.probing.probe import quiet
+from headwise.language import Sentence
 
 # The words of a name that says where the new tokens begin, and what a flag that asks for a cache contains.
 _START = {
@@ -123,7 +124,7 @@ class Session:
         self._of = steps
         self.cache = None if make is None else make()
         began = "" if make is None else f"{steps.caches[0]}={type(self.cache).__name__}()"
-        returned = "" if pick is None else f"{', '.join(steps.caches)} as returned"
+        returned = "" if pick is None else Sentence("{caches} as returned").format(caches=", ".join(steps.caches))
         own = "" if self.handed else f"its own cache, {', '.join([*steps.starts, *steps.flags])}"
         self.how = ", then ".join(filter(None, (began, returned, own)))
 

@@ -23,6 +23,7 @@ from headwise.doctor.reading.marks import MIXED
 from headwise.doctor.reading.site import Site
 from headwise.doctor.reading.trace import trace
 from headwise.doctor.subject import foreign_backend
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.doctor.subject import Subject
@@ -56,7 +57,9 @@ class Anatomy:
 def dissect(subject: Subject) -> Anatomy:
     """Trace one forward of a module and find its attentions. Raises Unreadable."""
     if backend := foreign_backend(subject.module):
-        raise Unreadable(f"its operations run on {backend}, and torch does not see them")
+        raise Unreadable(
+            Sentence("its operations run on {backend}, and torch does not see them").format(backend=backend)
+        )
     try:
         found = look(subject)
     except Exception as error:  # whatever the module raises while it is traced

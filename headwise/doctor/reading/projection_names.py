@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-PLURALS = {"q": "queries", "k": "keys", "v": "values"}
+from headwise.language import Sentence
+
+PLURALS = {letter: Sentence(name) for letter, name in (("q", "queries"), ("k", "keys"), ("v", "values"))}
 LETTERS = {
     "q": "q qs query queries quer que",
     "k": "k ks key keys",

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from headwise.language import sentence_of
+
 Line = tuple[Path, int]
 # In the name of what is called or read, in lower case and without underscores.
 _TELLING = (
@@ -40,7 +42,7 @@ def candidates(files: Sequence[Path]) -> tuple[list[Candidate], dict[Path, str]]
         except SyntaxError as error:  # noqa: PERF203 (each file is read by itself)
             failed[path] = f"line {error.lineno}: {error.msg}"
         except (ValueError, OSError, RecursionError) as error:
-            failed[path] = str(error)
+            failed[path] = sentence_of(error)
     everywhere = {name: each for file in read for name, each in file.classes().items()}
     chosen: list[list[_Part]] = []  # each the class, and those that it derives from
     for file in read:

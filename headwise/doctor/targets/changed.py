@@ -12,6 +12,7 @@ from headwise.doctor.finding import Where
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.candidates import candidates
 from headwise.errors import ArgumentError, DoctorError
+from headwise.language import sentence_of
 
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
@@ -37,7 +38,7 @@ def diagnose_changed(
         try:
             diagnosis = examine(f"{Where(str(each.file), each.line).path}:{each.name}")
         except DoctorError as error:
-            diagnosis = Diagnosis(each.name, (), not_examined=str(error))
+            diagnosis = Diagnosis(each.name, (), not_examined=sentence_of(error))
         # Of code that did not return nothing is known, not even its place.
         where = diagnosis.where or Where.at(str(each.file), each.line)
         yield dataclasses.replace(diagnosis, subject=each.name, where=where)

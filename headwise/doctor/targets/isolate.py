@@ -28,6 +28,7 @@ from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, too_large
 from headwise.doctor.lines import users_line
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
+from headwise.language import unpacked
 
 MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need
 TIMEOUT = 60.0
@@ -184,9 +185,9 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
     if isinstance(ended, int):
         if (result := files.read_result()) is not None:
             if "error" in result:
-                raise DoctorError(str(result["error"]))
+                raise DoctorError(unpacked(result["error"]))
             try:
-                return Diagnosis.from_dict(result["diagnosis"])
+                return Diagnosis.from_dict(unpacked(result["diagnosis"]))
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
                 how = "it overwrote the doctor's result"
         if not doing:

@@ -22,7 +22,7 @@ from headwise.doctor.targets.guessing import guessing
 from headwise.doctor.targets.isolate import FORKS, Files, Request
 from headwise.doctor.targets.load import parse
 from headwise.errors import HeadwiseError
-from headwise.language import printable
+from headwise.language import packed, printable, sentence_of
 
 
 def serve() -> None:
@@ -85,8 +85,8 @@ def _result(request: Request, files: Files) -> dict[str, Any]:
         target = guessing(target) if request.guess else target
         found = examine(target, spec=parse_spec(request.spec), timeout=request.timeout, memory=request.memory, say=say)
     except HeadwiseError as error:
-        return {"error": str(error)}
-    return {"diagnosis": found.to_dict()}
+        return {"error": packed(sentence_of(error))}
+    return {"diagnosis": packed(found.to_dict())}
 
 
 def _limit_memory(memory: float) -> None:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.doctor.limits import GIGABYTE, out_of_memory, size
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 LARGEST = 2 * GIGABYTE  # of tensors: the doctor makes several copies, some of them in float64
 
@@ -20,8 +21,10 @@ class TooLarge(DoctorError):  # noqa: N818
 
     def __init__(self, subject: str, count: float, largest: float, most: str) -> None:
         super().__init__(
-            f"{subject} is too large to be examined: it takes at least {size(count)} (the last part: {most}); "
-            f"expected at most {size(largest)}. Choose smaller sizes: the mistakes are the same"
+            Sentence(
+                "{subject} is too large to be examined: it takes at least {least} (the last part: {most}); expected "
+                "at most {limit}. Choose smaller sizes: the mistakes are the same"
+            ).format(subject=subject, least=size(count), most=most, limit=size(largest))
         )
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
-from headwise.language import printable, said
+from headwise.language import Sentence, join, printable, said
 from headwise.tables import make_console
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
@@ -55,12 +55,12 @@ def _verdict(diagnosis: Findings, ignored: Collection[str]) -> str:
     for severity, found in names.items():
         if found:
             told.append(
-                said(f"{len(found)} {severity}{'s' * (len(found) > 1)}") + f": {', '.join(dict.fromkeys(found))}"
+                said("{counted}: {names}", counted=_plural(len(found), severity), names=", ".join(dict.fromkeys(found)))
             )
     if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
-        told.append(said(f"ignored: {', '.join(left)}"))
+        told.append(said("ignored: {left}", left=", ".join(left)))
     if diagnosis.not_examined:
-        told.append(said(f"not examined: {diagnosis.not_examined}"))
+        told.append(said("not examined: {not_examined}", not_examined=diagnosis.not_examined))
     return "; ".join(told)
 
 
@@ -70,28 +70,36 @@ def conclusion(diagnosis: Findings) -> str:
     counted = counts(graver)
     if diagnosis.bugs:
         first = diagnosis.bugs[0]
-        name, at = printable(first.name), said(" at ") + printable(str(first.where)) if first.where else ""
+        name = printable(first.name)
+        if first.where:
+            name = Sentence("{name} at {where}").format(name=name, where=printable(str(first.where)))
         if len(graver) > 1:
-            return said(f"{counted}. Fix {name}{at} first, then run the doctor again.")
-        return said(f"{counted}. Fix {name}{at}, then run the doctor again.")
+            return said("{counted}. Fix {name} first, then run the doctor again.", counted=counted, name=name)
+        return said("{counted}. Fix {name}, then run the doctor again.", counted=counted, name=name)
     if diagnosis.not_examined:
         return said("Not examined: say how it is called, and run the doctor again.")
     if not diagnosis.understood:
-        return said("No bug was found, but nothing was understood either" + (f"; {counted}." if graver else "."))
+        nothing = Sentence("No bug was found, but nothing was understood either")
+        return said("{told}.", told=join((nothing, counted), "; ") if graver else nothing)
     if graver:
-        rest = f" {_plural(len(diagnosis.unchecked), 'check')} could not be made." if diagnosis.limited else ""
-        return said(f"No bug; {counted}.{rest}")
+        rest = (
+            Sentence(" {checks} could not be made.").format(checks=_plural(len(diagnosis.unchecked), "check"))
+            if diagnosis.limited
+            else ""
+        )
+        return said("No bug; {counted}.{rest}", counted=counted, rest=rest)
     if diagnosis.unchecked:
         return said(
-            f"No bug and no risk was found, but {_plural(len(diagnosis.unchecked), 'check')} could not be made."
+            "No bug and no risk was found, but {plural} could not be made.",
+            plural=_plural(len(diagnosis.unchecked), "check"),
         )
     return said("Healthy: no bug, no risk.")
 
 
-def counts(findings: Sequence[Finding]) -> str:
+def counts(findings: Sequence[Finding]) -> Sentence:
     """ "2 bugs, 1 risk"; notes do not count."""
     numbers = {severity: sum(x.severity == severity for x in findings) for severity in ("bug", "risk")}
-    return said(", ").join(_plural(count, severity) for severity, count in numbers.items() if count) or said("nothing")
+    return join(_plural(count, severity) for severity, count in numbers.items() if count) or Sentence("nothing")
 
 
 def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
@@ -129,7 +137,7 @@ def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if worrying else "bold green"
     last = Text(conclusion(diagnosis), style=style)
     if diagnosis.notes and not notes:
-        last.append(f"  {_plural(len(diagnosis.notes), 'note')}: --notes", style="not bold dim")
+        last.append(f"  {said(_plural(len(diagnosis.notes), 'note'))}: --notes", style="not bold dim")
     yield last
 
 
@@ -140,7 +148,7 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(check)
     for why, alike in by_reason.items():
         if len(alike) > _MANY:
-            yield said(f"{len(alike)} checks"), f"{said(why)}: {', '.join(alike)}"
+            yield said("{count} checks", count=len(alike)), said("{why}: {names}", why=why, names=", ".join(alike))
         else:
             yield from ((check, said(why)) for check in alike)
 
@@ -185,5 +193,5 @@ def _sources(sources: Sequence[str]) -> Text:
     return Text(", ").join(shown)
 
 
-def _plural(count: int, word: str) -> str:
-    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")
+def _plural(count: int, word: str) -> Sentence:
+    return Sentence(f"{{n}} {word}{'s' * (count != 1)}").format(n=count)

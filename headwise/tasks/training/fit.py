@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
 from headwise.errors import ArgumentError
-from headwise.language import echo
+from headwise.language import echo, said
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.rows.encodings import encoded_as
 from headwise.tasks.rows.labels import note_alike
@@ -137,7 +137,7 @@ def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
 
 def _say(sentences: Sequence[str]) -> None:
     for sentence in sentences:
-        echo(f"note: {sentence}", err=True)
+        echo(said("note: {sentence}", sentence=sentence), err=True)
 
 
 def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tuple[Data, Data | None]:
