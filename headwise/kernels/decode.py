@@ -13,8 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.call import AttentionCall
 from headwise.kernels import exact, fused, sdpa
-from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs
-from headwise.language import Sentence
+from headwise.kernels.kernel import Cost, cut_to_values, fused_inputs, refused
 from headwise.softmax import merge_parts
 from headwise.tracing import is_traced
 
@@ -27,7 +26,7 @@ def refuse(call: AttentionCall) -> str | None:
     if call.shape[2] != 1:
         if is_traced():  # a length in a sentence would be a constant of the graph
             return "it is for one query a head"
-        return Sentence("it is for one query a head (the call has Q = {queries})").format(queries=call.shape[2])
+        return refused("it is for one query a head (the call has Q = {queries})", queries=call.shape[2])
     if call.heads_per_key_head == 1:
         return "no key head is shared (H = G)"
     if call.trains and call.biases:

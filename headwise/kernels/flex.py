@@ -18,8 +18,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 
 from headwise.call import AttentionCall, capped
 from headwise.kernels import reference
-from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
-from headwise.language import Sentence
+from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes, refused
 from headwise.masks import Extent
 from headwise.native.attend import watcher
 from headwise.softmax import add_sinks
@@ -35,7 +34,7 @@ def refuse(call: AttentionCall) -> str | None:
     if call.q.device.type == "cpu" and call.trains:
         return "FlexAttention gives no gradients on the CPU"
     if (why := watcher(call)) is not None:
-        return Sentence("{why} cannot follow FlexAttention").format(why=why)
+        return refused("{why} cannot follow FlexAttention", why=why)
     if 0 in call.shape:
         return "there are no queries or no keys"
     return None

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.functional import pad
 
 from headwise.call import AttentionCall
@@ -60,13 +61,18 @@ def machine(call: AttentionCall) -> Machine:
     return half if call.q.dtype.itemsize == 2 else full
 
 
+def refused(template: str, **values: object) -> str:
+    """Return why a kernel refuses: a `Sentence`, or a plain text while torch.compile traces, which cannot make one."""
+    return template.format(**values) if is_compiling() else Sentence(template).format(**values)
+
+
 def refusal(kernel: Kernel, call: AttentionCall) -> str | None:
     """Return why a kernel cannot run a call (int8 or an option that it lacks, or its own reason); None if it can."""
     if call.k_scale is not None and not getattr(kernel, "READS_INT8", False):
         return "it does not read int8"
     unknown = call.beyond(kernel.OPTIONS)
     if unknown:
-        return Sentence("it has no {option}").format(option=unknown)
+        return refused("it has no {option}", option=unknown)
     if call.softcap is not None and isinstance(call.softcap, Tensor) and not getattr(kernel, "TRAINS_SOFTCAP", False):
         return "it gives no gradient to softcap"
     return kernel.refuse(call)

@@ -12,7 +12,7 @@ from headwise.call import AttentionCall
 from headwise.errors import ArgumentError, KernelRefused
 from headwise.kernels import decode, exact, flex, native, reference, sdpa, tiled
 from headwise.kernels.kept import compared, savable
-from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal
+from headwise.kernels.kernel import Blocks, Cost, Kernel, machine, matrix_flops, refusal, refused
 from headwise.kernels.speeds import Machine
 from headwise.language import Sentence, join, said
 from headwise.tables import Printed, padded
@@ -47,9 +47,7 @@ def choose(call: AttentionCall, kernel: str = "auto") -> Kernel:
         reason = _refusal(kernel, call)
         if reason is not None:
             raise KernelRefused(
-                Sentence(
-                    "kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
-                ).format(kernel=kernel, reason=reason)
+                f"kernel {kernel!r} cannot run this call: {reason}. Use kernel='auto', or see plan(...)"
             )
         return KERNELS[kernel]
     if is_traced():
@@ -135,7 +133,7 @@ def readable(call: AttentionCall, kernel: str = "auto") -> AttentionCall:
 
 def _refusal(name: str, call: AttentionCall) -> str | None:
     if is_traced() and name not in TRACEABLE:
-        return Sentence("what is traced can only follow {traceable}").format(traceable=", ".join(TRACEABLE))
+        return refused("what is traced can only follow {traceable}", traceable=", ".join(TRACEABLE))
     return refusal(KERNELS[name], call)
 
 

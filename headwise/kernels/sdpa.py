@@ -21,8 +21,8 @@ from headwise.kernels.kernel import (
     machine,
     matrix_flops,
     output_bytes,
+    refused,
 )
-from headwise.language import Sentence
 from headwise.masks import Extent, Mask
 from headwise.native.attend import watching
 from headwise.softmax import EMPTY
@@ -55,7 +55,7 @@ def refuse(call: AttentionCall) -> str | None:
         if call.dropout:
             return "with sinks, it has no dropout"
         reason = tiled.refuse_tiles(call)
-        return None if reason is None else Sentence("with sinks, {reason}").format(reason=reason)
+        return None if reason is None else refused("with sinks, {reason}", reason=reason)
     return None
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels import exact, fused
-from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes
-from headwise.language import Sentence
+from headwise.kernels.kernel import Blocks, Cost, input_output_bytes, machine, matrix_flops, output_bytes, refused
 from headwise.tiles import CUTTERS, WIDTH, TileList, cutter_of, split
 from headwise.tiles.tile import Bools, Ints
 from headwise.tracing import is_forward_mode
@@ -49,7 +48,7 @@ def refuse(call: AttentionCall) -> str | None:
 def refuse_tiles(call: AttentionCall) -> str | None:
     """Return why the torch engine (`fused.py`) cannot run a call, whatever its tiles; None if it can."""
     if not call.q.is_cpu:
-        return Sentence("it runs on the CPU (the call is on {device})").format(device=call.q.device)
+        return refused("it runs on the CPU (the call is on {device})", device=call.q.device)
     if torch.is_grad_enabled() and any(x.requires_grad for x in call.biases):
         return "it gives no gradient to bias and slopes"
     if 0 in call.shape:

@@ -32,6 +32,12 @@ from .test_train import TINY
 
 # Where a file is, how large it is, how long it takes and how far it is; names of others.
 WITHOUT = {
+    "Options of {0}": "names",
+    "{0}: expected {1}. Received: {2}": "names",
+    "{0} of {1} heads": "a part of another sentence",
+    "{0} row{1} of {2} numbers": "a part of another sentence",
+    "See '{0} --help'.": "names",
+    "{0} (raised in {1}; --debug shows the traceback)": "names",
     "Wrote the figure {0} ({1}).": "size",
     "Wrote {0} ({1} files, {2}); see {3} for how to call it.": "size",
     "Wrote {0} ({1}). Next:": "size",

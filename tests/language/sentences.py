@@ -45,7 +45,7 @@ def of_files(pattern: str, *, every: bool = False) -> Iterator[str]:
     """The strings of some files, long or short, with numbers in place of values: those that `said` is given, or all."""
     for path in sorted(ROOT.glob(pattern)):
         tree = ast.parse(path.read_text("utf-8"))
-        for node in _within(tree, _docstrings(tree)) if every else _given(tree):
+        for node in _within(tree, _docstrings(tree)) if every else _given(tree, errors=False):
             yield _shape(node) or ""
 
 
@@ -121,11 +121,14 @@ def is_sentence(text: str) -> bool:
     )
 
 
-def _given(tree: ast.AST) -> Iterator[ast.expr]:
-    """The strings that are given to `said`, `Sentence` and `Heading`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) in ("said", "Sentence", "Heading") and node.args:
-            yield from _within(node.args[0])
+def _given(tree: ast.AST, *, errors: bool = True) -> Iterator[ast.expr]:
+    """The strings that are given to `said`, `Sentence` and `Heading`; those of errors, too, or not."""
+    if isinstance(tree, ast.Call) and _name(tree.func) in ("said", "Sentence", "Heading") and tree.args:
+        yield from _within(tree.args[0])
+    if isinstance(tree, ast.Raise) and not errors:
+        return
+    for node in ast.iter_child_nodes(tree):
+        yield from _given(node, errors=errors)
 
 
 def _docstrings(tree: ast.AST) -> set[ast.expr]:
@@ -145,7 +148,7 @@ def _within(node: ast.AST, skipped: set[ast.expr] = frozenset()) -> Iterator[ast
     """
     if node in skipped or isinstance(node, ast.Assert | ast.Compare):
         return
-    if isinstance(node, ast.Call) and re.search(r"(Error|NotApplicable|^re\.\w+)$", _name(node.func)):
+    if isinstance(node, ast.Call) and re.search(r"(Error|Refused|NotApplicable|^re\.\w+)$", _name(node.func)):
         return
     if isinstance(node, ast.expr) and _shape(node) is not None:
         yield node

@@ -55,7 +55,7 @@ def test_values_stand_where_the_translation_has_them(chinese: None) -> None:
         did=factor, width=8, divisor=8**0.5
     )
     assert told.startswith("scores are divided by 8.000, which is not a power of any width here; the head width is 8")
-    assert said(told) == "分数除以了 8.000，不是这里任何宽度的幂；头的宽度是 8，应当除以 2.828"
+    assert said(told) == "分数除以了 8.000，它不是这里任何宽度的幂；头的宽度是 8，应当除以 2.828"
 
 
 def test_words_of_somebodys_code_stay(chinese: None) -> None:
@@ -120,7 +120,7 @@ def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(capsy
     assert message.startswith("headwise: ")
     assert message.isascii()
     assert hint == "  文件无法读取或写入：请检查路径和权限。"
-    assert main(["view", "run.hw", "--port", "8000", "--lang", "zh"]) == 2
+    assert main(["view", "a text", "--port", "8000", "--lang", "zh"]) == 2
     assert capsys.readouterr().err == "headwise: --port 8000：只有 --serve 监听端口。请加上 --serve，或去掉 --port\n"
     assert main(["stats", "--no-such-option", "--lang", "zh"]) == 2  # a sentence of click
     assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。 参见 'headwise stats --help'。\n"
