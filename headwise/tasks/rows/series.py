@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.labels import read_labels
 from headwise.tasks.rows.sources import Table, open_table
@@ -337,4 +336,4 @@ def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out:
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:6])
-    return shown if len(names) <= 6 else Sentence("{shown} and {count} more").format(shown=shown, count=len(names) - 6)
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
