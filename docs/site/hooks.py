@@ -157,7 +157,7 @@ def _address(link: str) -> str:
 
 def _boost(where: str) -> float:
     """Which pages a search shows first: those that explain, then those to look up; the history last."""
-    folder, _, name = where.rpartition("/")
+    folder, _, name = where.removeprefix("zh/").rpartition("/")
     return {"concepts": 2.0, "reference": 1.5}.get(folder, 0.5 if name in ("changelog.md", "contributing.md") else 1.0)
 
 
