@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE))  # mkdocs loads a hook by its path
 
 import commands  # noqa: E402
 import notebooks  # noqa: E402
+import prose  # noqa: E402
 import reference  # noqa: E402
 
 LIVE = Path(
@@ -179,4 +180,4 @@ def _framed(markdown: str, where: str) -> str:
         frame = f'<iframe class="live" loading="lazy" src="{page}" title="{match["alt"]}"></iframe>'
         return f'{frame}\n\n[Open it alone]({page}){{: target="_blank" .alone }}'
 
-    return _COMMENT.sub("\\1\n", _LIVE.sub(live, markdown))
+    return _COMMENT.sub("\\1\n", _LIVE.sub(live, prose.adapt(markdown)))
