@@ -143,6 +143,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return "".join(parts)
 
 
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Say which pages are in Chinese, for the letters that a browser takes and for headwise.css."""
+    return output.replace('<html lang="en"', '<html lang="zh"', 1) if page.file.src_uri.startswith("zh") else output
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """The links of llms.txt, which is no page, lead to the pages too."""
     path = Path(config.site_dir) / "llms.txt"
