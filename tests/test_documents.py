@@ -150,7 +150,7 @@ def test_a_translation_has_the_code_and_the_sections_of_its_document(english: Pa
         return re.findall(r"^#+(?= )", prose, re.MULTILINE)
 
     def numbers(text: str) -> list[str]:
-        return re.findall(r"\d+(?:\.\d+)?", text)
+        return re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text, re.ASCII)
 
     assert sections(TRANSLATED[english]) == sections(english)
     for block, its_block in zip(blocks(english), blocks(TRANSLATED[english]), strict=True):
