@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE))  # mkdocs loads a hook by its path
 
 import commands  # noqa: E402
 import notebooks  # noqa: E402
+import prose  # noqa: E402
 import reference  # noqa: E402
 
 LIVE = Path(
@@ -142,6 +143,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return "".join(parts)
 
 
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Say which pages are in Chinese, for the letters that a browser takes and for headwise.css."""
+    return output.replace('<html lang="en"', '<html lang="zh"', 1) if page.file.src_uri.startswith("zh") else output
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """The links of llms.txt, which is no page, lead to the pages too."""
     path = Path(config.site_dir) / "llms.txt"
@@ -157,7 +163,7 @@ def _address(link: str) -> str:
 
 def _boost(where: str) -> float:
     """Which pages a search shows first: those that explain, then those to look up; the history last."""
-    folder, _, name = where.rpartition("/")
+    folder, _, name = where.removeprefix("zh/").rpartition("/")
     return {"concepts": 2.0, "reference": 1.5}.get(folder, 0.5 if name in ("changelog.md", "contributing.md") else 1.0)
 
 
@@ -179,4 +185,4 @@ def _framed(markdown: str, where: str) -> str:
         frame = f'<iframe class="live" loading="lazy" src="{page}" title="{match["alt"]}"></iframe>'
         return f'{frame}\n\n[Open it alone]({page}){{: target="_blank" .alone }}'
 
-    return _COMMENT.sub("\\1\n", _LIVE.sub(live, markdown))
+    return _COMMENT.sub("\\1\n", _LIVE.sub(live, prose.adapt(markdown)))
