@@ -53,6 +53,8 @@ def test_every_extra_is_one_of_the_project() -> None:
         (["train", "classify", "no.csv"], "pytorch_lightning", "train"),
         (["predict", ".", "text"], "pytorch_lightning", "train"),
         (["export", "no-run", "--to", "onnx", "--out", "out"], "onnxscript", "export"),
+        (["export", "no-run", "--to", "onnx", "--out", "out"], "pytorch_lightning", "train"),
+        (["embed", "--file", "no.txt", "--out", "vectors.parquet"], "pyarrow", "train"),
         (["serve", "."], "kserve", "serve"),
     ],
 )
