@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.rows.encodings import encoded_as
 from headwise.tasks.rows.labels import note_alike
@@ -92,6 +92,8 @@ def _fit(
         training, held_out = _read(kind, source, validation, options)
         run.check_same(folder, config, options, set(given), training, held_out)
         if run.is_over(folder, config):
+            if strategies.first():
+                _say((Sentence("the training of {folder} has ended, and nothing is left to do").format(folder=folder),))
             return
     else:
         options = make(kind.options_type, given)

@@ -253,13 +253,23 @@ class TestResume:
 class TestEnd:
     """After the last epoch the weights are kept once: the checkpoint, which has them too, goes."""
 
-    def test_the_weights_are_kept_once_and_nothing_is_left_to_resume(self, ended: Path) -> None:
+    def test_the_weights_are_kept_once_and_nothing_is_left_to_resume(
+        self, ended: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert not (ended / "last.ckpt").exists()
         files = {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()}
         again = MiniTask.fit(ROWS, out=ended, resume=True)
+        assert "ended has ended, and nothing is left to do" in capsys.readouterr().err
         assert_equal(dict(again.state_dict()), dict(MiniTask.load(ended).state_dict()))
         assert again.scores is not None
         assert files == {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()}
+
+    def test_a_run_that_its_time_limit_stopped_has_not_ended(self, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        fit(folder, time_limit=0.0, keep_optimizer=False)
+        assert (folder / "last.ckpt").exists()
+        MiniTask.fit(ROWS, out=folder, resume=True, time_limit=10.0)
+        assert not (folder / "last.ckpt").exists()
 
     def test_more_epochs_need_the_optimizer(self, ended: Path) -> None:
         said = r"has ended, .*only keep_optimizer \(--keep-optimizer\) keeps: expected last\.ckpt.*model='.*ended'"
