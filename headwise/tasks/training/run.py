@@ -229,9 +229,9 @@ def check_same(
         )
     if options.epochs > had.epochs and is_over(folder, config):
         raise CheckpointError(
-            f"{folder} has ended, and cannot be resumed with more epochs without the optimizer's state, which only "
-            f"keep_optimizer (--keep-optimizer) keeps: expected {LAST}. Received: none. A new run can begin with its "
-            f"text encoder if that is a BERT: model={str(folder)!r} (--model {folder} --out another folder)"
+            f"{folder} has ended without keep_optimizer (--keep-optimizer), so it cannot be resumed to more epochs: "
+            f"expected {LAST}, the optimizer's state. Received: none. If its text encoder is a BERT, begin a new run "
+            f"with it, in another folder: model={str(folder)!r} (--model {folder})"
         )
     for part, data in (("training", training), ("validation", validation)):
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
