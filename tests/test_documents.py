@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from unittest.mock import patch
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
@@ -106,7 +108,7 @@ def test_shell_blocks_name_commands_and_options_that_exist(block: Block) -> None
             files = [word for word in rest if word.endswith(".py")]
             assert all((ROOT / file).is_file() for file in files)
         else:
-            assert program in ("pip", "git", "cd", "apt-get", "sudo") or shutil.which(program), line
+            assert program in ("pip", "git", "cd", "source", "apt-get", "sudo") or shutil.which(program), line
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -141,6 +143,15 @@ def test_both_readmes_show_the_same_code() -> None:
 
     assert code("README.md")
     assert code("README.md") == code("README.zh.md")
+
+
+@pytest.mark.parametrize(("document", "spoken"), [("README.md", "en"), ("README.zh.md", "zh")])
+def test_the_readme_shows_what_the_doctor_says(document: str, spoken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HEADWISE_LANG", spoken)
+    shell, shown = (block.code for block in blocks(ROOT / document) if "my_attention" in block.code)
+    words = shlex.split(shell.splitlines()[0], comments=True)
+    assert shown in CliRunner().invoke(command, words[1:]).stdout
 
 
 @pytest.mark.parametrize("english", TRANSLATED, ids=lambda path: str(path.relative_to(ROOT)))

@@ -4,6 +4,8 @@ Chromium, of what MiniLM saw."""
 from __future__ import annotations
 
 import io
+import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from playwright.sync_api import sync_playwright
 
 import headwise
 from headwise import masks
+from headwise.cli import command
 from headwise.masks import Mask
 from headwise.models.checkpoint import default_model
 from headwise.records import Seen
@@ -36,7 +39,7 @@ WIDE = "The animal didn't cross the street because it was too wide."
 
 # name of the picture -> page, the part of its address after the #, light or dark
 PICTURES = {
-    "head": ("long", "view=head&layer=5&head=11&row=40&col=22&sight=30,54,10,50", "light"),
+    "head": ("readme", "", "light"),
     "model": ("long", "view=model&stat=entropy&layer=1&head=4", "light"),
     "text": ("long", "view=text&layer=5&head=11&row=40&col=22&pinrow=40&scale=linear", "light"),
     "lines": ("short", "view=lines&layer=4&head=11&heads=4.9,4.7&pinrow=10&hints=false", "dark"),
@@ -110,7 +113,8 @@ def main() -> None:
     for name, (mask, lengths, options) in MASKS.items():
         headwise.plot.mask(mask, *lengths, **options, out=HERE / f"mask-{name}.png")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        pages = {name: Path(folder) / f"{name}.html" for name in ("long", "short")}
+        pages = {name: Path(folder) / f"{name}.html" for name in ("readme", "long", "short")}
+        command([*first_view(), "--out", str(pages["readme"])], standalone_mode=False)
         headwise.view(read((ROOT / "examples" / "attention.txt").read_text("utf-8")), pages["long"], title="Attention")
         headwise.view({"tired": read(TIRED), "wide": read(WIDE)}, pages["short"], title="What is “it”?")
         gallery.main(Path(folder) / "gallery")
@@ -128,6 +132,13 @@ def main() -> None:
         for name, (page, address) in VIEWS.items():
             save(sheet(browser, f"{pages[page].as_uri()}#{address}"), HERE / f"views-{name}.png")
         browser.close()
+
+
+def first_view() -> list[str]:
+    """The first `headwise view TEXT --open` of the README, without --open: "head" is the page that it opens."""
+    found = re.search(r"^headwise (view .*) --open$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert found
+    return shlex.split(found[1])
 
 
 def read(text: str) -> Seen:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
+from headwise.extras import need
 from headwise.images import read_image
 from headwise.text import Tokenizer, Tokens, as_tokens
 
@@ -186,8 +187,7 @@ def generates(name: str) -> bool:
 
 
 def _config(name: str) -> Any:
-    if not is_available():
-        raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+    need(f"loading {name}", "transformers")
     import transformers
 
     with _explained(f"cannot load {name}"), _quiet():

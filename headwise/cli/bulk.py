@@ -12,6 +12,7 @@ import click
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT
 from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.language import Sentence, echo, said
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -48,10 +49,12 @@ def ray_options(command: _F) -> _F:
 
 
 def check_ray(engine: str, **given: Any) -> None:
-    """Raise ArgumentError if `workers` or `address` is given without --engine ray."""
+    """Raise ArgumentError if `workers` or `address` is given without --engine ray, or if Ray is not installed."""
     for name, flag in _OF_RAY.items():
         if given[name] is not None and engine != "ray":
             raise ArgumentError(Sentence("{flag}: only Ray uses it. Add --engine ray").format(flag=flag))
+    if engine == "ray":
+        need("--engine ray", "ray")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from headwise.cli.files import STDIN, check_writable
 from headwise.cli.output import working
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def _say_written(out: Path, written: Written, width: int) -> None:
 
 def _check(file: Path, out: Path, prompt: str | None, prompt_name: str | None) -> None:
     """Check what can be checked before a model is loaded."""
+    if ".parquet" in (file.suffix, out.suffix):
+        need("a .parquet file", "train", "pyarrow")
     from headwise.tasks.rows.chunks import check_suffix
     from headwise.tasks.rows.sources import readable
     from headwise.tasks.rows.written import check_vectors

@@ -14,6 +14,7 @@ from headwise.cli.output import plain_table, print_report, titled, working
 from headwise.cli.shared import encoding, shared
 from headwise.errors import ArgumentError, FileError
 from headwise.export import FORMATS
+from headwise.extras import need
 from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def export(
     """
     if examples is not None:
         _check_readable(examples)
+    need("headwise export", "train")
     with working(f"loading {source}") as say:
         from headwise.export import exporting
         from headwise.export.folder import check_free

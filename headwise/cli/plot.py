@@ -14,6 +14,7 @@ from headwise.cli.layers import choose_layers, parse_layers
 from headwise.cli.places import parse_place, parse_places
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.files import check_there
 from headwise.language import Sentence, echo, said
 
@@ -92,6 +93,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         )
     check_writable(out, "--out", [path], "the input file RECORDS")
     check_there(path)
+    need("headwise plot", "plot")
 
     import headwise.plot
     from headwise.records.storage import load

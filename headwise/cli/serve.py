@@ -12,6 +12,7 @@ import click
 from headwise.cli.later import Later, later
 from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
+from headwise.extras import need
 from headwise.language import Sentence, echo
 from headwise.server.protocols import grpc_protocols
 from headwise.server.settings import Backend, Precision, Settings
@@ -132,15 +133,11 @@ def serve(
     v2, Triton clients) and the protocol of TensorFlow Serving. The page /docs lists all routes.
     """
     folders = named(models)
-    try:
-        from headwise.server.auth import read_token
-        from headwise.server.run import serve as run
-    except ImportError as error:
-        raise ArgumentError(
-            Sentence(
-                'headwise serve needs the package {name}, which is not installed: pip install "headwise[serve]"'
-            ).format(name=error.name)
-        ) from error
+    need("headwise serve", "serve")
+
+    from headwise.server.auth import read_token
+    from headwise.server.run import serve as run
+
     settings = Settings(
         http_port=port,
         ports={name: options.pop(f"{name}_port") for name in grpc_protocols()},

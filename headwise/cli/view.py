@@ -22,6 +22,7 @@ from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
+from headwise.extras import need
 from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
@@ -100,6 +101,8 @@ def view(
     if images:
         _check_images(texts, files, model)
     check_served(out, port, serve=serve)
+    if serve:
+        need("headwise view --serve", "view")
     target = out or PAGE
     if not serve:
         check_writable(target, "--out", records, "the input file of records")

@@ -17,6 +17,7 @@ from headwise.export.format import Format
 from headwise.export.manifest import Manifest
 from headwise.export.source import Source, load
 from headwise.export.writing import Order, Written
+from headwise.extras import need
 from headwise.files import seal
 from headwise.masks import Mask
 from headwise.tasks.task import Task
@@ -106,10 +107,15 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
 
 
 def check_options(to: str, *, precision: str | None, **options: Any) -> None:
-    """Raise ArgumentError for an unknown format, precision or option. None, False and () count as not given."""
+    """Raise ArgumentError for an unknown format, precision or option, or a missing extra.
+
+    None, False and () count as not given.
+    """
     if to not in FORMATS:
         raise ArgumentError(f"to: expected one of {', '.join(FORMATS)}. Received: to={to!r}")
     form = FORMATS[to]
+    if form.extra:
+        need(f"--to {to}", form.extra)
     if precision is not None and precision not in form.precisions:
         others = [other.name for other in FORMATS.usable() if precision in other.precisions]
         raise ArgumentError(

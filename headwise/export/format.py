@@ -44,6 +44,7 @@ class Format:
         array: the name of the function that makes an array of numbers in the example code, such as "np.array".
         call: a function that returns the lines of the example code which call a graph. These lines take the graph's
             inputs from the dict `values` and add its outputs to this dict, as arrays with `argmax()`.
+        extra: the extra of headwise that writing an export needs; "" = none.
         more: a function that returns further paragraphs of the card about calling an export.
     """
 
@@ -55,6 +56,7 @@ class Format:
     array: str
     call: Callable[[GraphFile], list[str]]
     options: tuple[Option, ...] = ()
+    extra: str = ""
     weights: bool = False
     examples: bool = False
     more: Callable[[Manifest], list[str]] = lambda manifest: []

@@ -26,8 +26,6 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
     Raises:
         FileError: a file cannot be written.
     """
-    training = task.model.training
-    task.model.train()  # in training mode a task saves no weights: only its tokenizer is needed
     try:
         task.save_files(folder)
         if run is None:
@@ -40,8 +38,6 @@ def write(folder: Path, task: Task[Any], run: Path | None = None) -> None:
         raise
     except OSError as cause:
         raise FileError(f"cannot write into {folder}: {cause.strerror or cause}") from cause
-    finally:
-        task.model.train(training)
 
 
 def _config(task: Task[Any]) -> str:

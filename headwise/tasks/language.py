@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy, pad
 
 from headwise import masks
 from headwise.errors import ArgumentError, HeadwiseError, brief
-from headwise.files import seal
 from headwise.graphs import causal_language_model, text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
@@ -30,6 +29,7 @@ from headwise.nn import Cache
 from headwise.parallel import context_parallel, deal, shard
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, take_text
+from headwise.tasks.kinds import load
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.rows.tables import Data, check_filled, texts_in
@@ -47,6 +47,7 @@ from headwise.tasks.text.subwords import Subwords
 from headwise.tasks.text.vocabulary import Vocabulary
 from headwise.tasks.text.wordpieces import INSIDE, MASK
 from headwise.tasks.text.writing import Stepped, Writing, followed, written
+from headwise.tasks.training.run import CONFIG
 from headwise.tasks.training.sharding import sequence_mesh
 from headwise.text import Tokens
 from headwise.text.tokenizer import Encoded
@@ -54,7 +55,6 @@ from headwise.text.tokenizer import Encoded
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CHECKPOINT = "bert"  # a folder of the run folder
 MASKED, RANDOM = 0.8, 0.1  # shares of the tokens to predict that become [MASK], or a random token; others stay
 SHOWN = 3
 
@@ -71,7 +71,7 @@ class Language(Task[LanguageOptions]):
     >>> task = Language.fit("corpus.txt", out="run")
     >>> task.predict(["a [MASK] of statements"])[0]["filled"]
     'a sequence of statements'
-    >>> Classify.fit("reviews.csv", model="run/bert")     # fine-tunes the trained model
+    >>> Classify.fit("reviews.csv", model="run")     # fine-tunes the trained model
 
     Raises:
         ArgumentError: the objective does not support these options.
@@ -279,8 +279,14 @@ class Masked(Language):
             bert = encoders.new_bert(subwords, **shape, max_length=options.block, dropout=options.dropout)
             return cls(options, MaskedLanguageModel(bert), subwords)
         folder = resolve(options.model)
-        model = MaskedLanguageModel.from_pretrained(folder, dropout=options.dropout).train()
-        return cls(options, model, Subwords.from_pretrained(folder))
+        if (folder / CONFIG).is_file():
+            trained = load(folder).model
+            model = MaskedLanguageModel(encoders.take_bert(trained, folder, options.dropout))
+            if isinstance(trained, MaskedLanguageModel):
+                model.load_state_dict(trained.state_dict())
+        else:
+            model = MaskedLanguageModel.from_pretrained(folder, dropout=options.dropout)
+        return cls(options, model.train(), Subwords.from_pretrained(folder))
 
     @classmethod
     def restore(cls, options: LanguageOptions, state: dict[str, Any], folder: Path) -> Self:
@@ -290,14 +296,14 @@ class Masked(Language):
         return asdict(self.model.bert.config)
 
     def save_files(self, folder: Path) -> None:
-        """Write the tokenizer and, after training, a checkpoint from which to continue (`--model RUN/bert`)."""
         self.subwords.save(folder)
-        model = self.model
-        if not model.training:
-            head = {theirs: dict(model.named_parameters())[ours] for ours, theirs in model.head_names().items()}
-            save_checkpoint(model.bert, folder / CHECKPOINT, head=head, pad=self.subwords.pad)
-            self.subwords.save(folder / CHECKPOINT)
-            seal(folder / CHECKPOINT)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a checkpoint that transformers can load (BertForMaskedLM). OSError passes through."""
+        folder, named = Path(folder).expanduser(), dict(self.model.named_parameters())
+        head = {theirs: named[ours] for ours, theirs in self.model.head_names().items()}
+        save_checkpoint(self.model.bert, folder, head=head, pad=self.subwords.pad)
+        self.subwords.save(folder)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Cut documents into pieces "[CLS] … [SEP]" of at most `block` tokens; no piece spans two documents."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from headwise.tasks.batching import sorted_batches
 from headwise.tasks.options.train import TrainOptions
@@ -130,9 +131,9 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         return {}
 
     def save_files(self, folder: Path) -> None:
-        """Write the task's own files, such as a tokenizer. By default none.
+        """Write the task's own files, such as a tokenizer, but no weights. By default none.
 
-        Called before the first step, and again with the best weights.
+        Called before the first step and again at the end.
         """
 
     # Shared by all tasks.
@@ -156,6 +157,10 @@ class Trainable(LightningModule, ABC, Generic[OptionsT]):
         return sum(float(total) for total, _ in sums) / sum(float(count) for _, count in sums)
 
     # Called by Lightning.
+
+    def on_train_start(self) -> None:
+        if isinstance(schedule := self.lr_schedulers(), LambdaLR):
+            optimisation.renew_rates(schedule)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Compute the loss. Its gradient is that of the mean over all terms of all processes' batches, of any size."""

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, FileError
+from headwise.extras import need
 from headwise.language import echo
 from headwise.viewer.inputs import Input
 
@@ -111,14 +112,7 @@ def _maker(inputs: Sequence[Input], **given: Any) -> Make:
 
 @contextlib.contextmanager
 def _site(make: Make, port: int) -> Iterator[tuple[Guarded, socket.socket]]:
-    try:
-        import uvicorn  # noqa: F401
-
-        import headwise.viewer.site  # noqa: F401
-    except ImportError as error:
-        raise ArgumentError(
-            'the live server needs the packages starlette and uvicorn: pip install "headwise[view]"'
-        ) from error
+    need("the live server", "view")
     with _listener(port) as listener:
         site = make(listener.getsockname()[1])
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise import tables
 from headwise.errors import WorksheetError
+from headwise.extras import install
 from headwise.language import said
 from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Steps
 from headwise.worksheet.layout import Place, Sheet, lay_out
@@ -37,8 +38,8 @@ def load_xlsxwriter() -> Any:
         return importlib.import_module("xlsxwriter")
     except ImportError as error:
         raise WorksheetError(
-            'a workbook needs XlsxWriter, which is not installed. Run pip install "headwise[worksheet]", or write the '
-            "same steps as Markdown or as a page, to a name that ends in .md or .html"
+            f"a workbook needs XlsxWriter, which is not installed: {install('worksheet')}, or write the same steps as "
+            "Markdown or as a page, to a name that ends in .md or .html"
         ) from error
 
 

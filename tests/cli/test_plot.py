@@ -164,4 +164,4 @@ def test_without_matplotlib_the_line_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     result = run("plot", "run.hw", "--layer", "0")
     assert result.code == 2
-    assert 'pip install "headwise[plot]"' in result.err
+    assert "needs the extra plot" in result.err

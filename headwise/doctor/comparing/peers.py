@@ -20,6 +20,7 @@ from headwise.doctor.calling.spec import Spec
 from headwise.doctor.comparing.dimensions import Dimensions
 from headwise.doctor.targets.load import said
 from headwise.errors import DoctorError
+from headwise.extras import install
 
 Peer = tuple[nn.Module, Spec]
 NAMES = ("torch", "headwise", "keras", "hf:NAME")
@@ -83,7 +84,7 @@ def _headwise(sizes: Dimensions, dtype: torch.dtype) -> Peer:
 
 def _keras(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     if importlib.util.find_spec("keras") is None:
-        raise DoctorError('keras is not installed: pip install keras, or compare with "torch" or "headwise"')
+        raise DoctorError(f'keras is not installed: {install("keras")}, or compare with "torch" or "headwise"')
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
@@ -149,7 +150,7 @@ class KerasAttention(nn.Module):
 def _transformers(name: str, sizes: Dimensions) -> Peer:
     """The first attention layer of a small model of that kind."""
     if importlib.util.find_spec("transformers") is None:
-        raise DoctorError('transformers is not installed: pip install "headwise[transformers]"')
+        raise DoctorError(f"transformers is not installed: {install('transformers')}")
     import transformers
 
     from headwise.capture.sites import attention_modules

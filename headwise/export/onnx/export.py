@@ -19,7 +19,7 @@ from headwise.export.onnx import precision as precisions
 from headwise.export.onnx import tensorrt
 from headwise.export.onnx.check import TOLERANCES, compared
 from headwise.export.onnx.session import Session
-from headwise.export.onnx.write import need, save, to_onnx
+from headwise.export.onnx.write import save, to_onnx
 from headwise.export.speed import Runs, timings
 from headwise.export.tracing import find_longest, trace
 from headwise.export.writing import Order, Written
@@ -38,10 +38,9 @@ def write(order: Order, *, attention: forms.Asked = "auto") -> Written:
             "op" if the installed ONNX Runtime computes the operator correctly, else "plain".
 
     Raises:
-        ArgumentError: an unknown option, or the extra `export` is not installed.
+        ArgumentError: an unknown option.
         ExportError: a graph cannot be traced or written, or its outputs differ too much.
     """
-    need()
     form, said = forms.choose(attention)
     limit = TOLERANCES[order.precision] if order.tolerance is None else order.tolerance
     metadata = {  # the origin of each model

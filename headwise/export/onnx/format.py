@@ -33,6 +33,7 @@ ONNX = Format(
             ("auto", "op", "plain"),
         ),
     ),
+    extra="export",
     weights=True,
     examples=True,
 )

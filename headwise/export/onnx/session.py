@@ -14,12 +14,12 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, ShapeError
 from headwise.export.manifest import GraphFile
+from headwise.extras import need
 from headwise.graphs.graph import Value
 
 if TYPE_CHECKING:
     import onnxruntime
 
-MISSING = 'ONNX Runtime is not installed: pip install "headwise[export]"'
 _DTYPES = {  # torch's dtype -> ONNX Runtime's name
     torch.float32: "float",
     torch.float64: "double",
@@ -144,10 +144,9 @@ class Session:
         return found
 
     def _open(self) -> onnxruntime.InferenceSession:
-        try:
-            import onnxruntime
-        except ImportError as cause:
-            raise ArgumentError(MISSING) from cause
+        need("running an ONNX export", "export", "onnxruntime")
+        import onnxruntime
+
         _check_process()
         if not self.path.is_file():
             raise CheckpointError(f"{self.path} is missing, although export.json lists it. Export the model again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.export import ExportedProgram
 
-from headwise.errors import ArgumentError, ExportError
+from headwise.errors import ExportError
 from headwise.export.onnx.attention import OPSETS, Form, translations
 from headwise.export.tracing import first_line, quiet
 from headwise.graphs.graph import Graph
@@ -20,17 +19,6 @@ if TYPE_CHECKING:
     import onnx_ir
 
 EXTERNAL = 1 << 30  # if weights have at least this many bytes, they go into a separate file; protobuf's limit is 2 GiB
-
-
-def need() -> None:
-    """Raise ArgumentError unless the packages of the extra `export` are installed."""
-    try:
-        for name in ("onnx", "onnxruntime", "onnxscript"):
-            importlib.import_module(name)
-    except ModuleNotFoundError as cause:
-        raise ArgumentError(
-            f'the export to ONNX needs the package {cause.name}: pip install "headwise[export]"'
-        ) from cause
 
 
 def to_onnx(

@@ -32,4 +32,5 @@ SAVEDMODEL = Format(
     array="tf.constant",
     call=_call,
     more=_more,
+    extra="keras",
 )

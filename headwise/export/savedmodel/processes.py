@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headwise.errors import ArgumentError, ExportError
 from headwise.export.savedmodel.request import Request
+from headwise.extras import install
 from headwise.graphs.graph import Graph
 
 ALONE = Path(__file__).with_name("alone.py")
@@ -29,8 +30,8 @@ def check_installed() -> None:
     missing = [name for name in ("keras", "tensorflow") if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(
-            f'--to savedmodel needs Keras with TensorFlow: pip install "headwise[keras]" tensorflow. '
-            f"Not installed: {' and '.join(missing)}"
+            f"--to savedmodel needs Keras with TensorFlow: {install('keras')}, and pip install tensorflow. Not "
+            f"installed: {' and '.join(missing)}"
         )
 
 

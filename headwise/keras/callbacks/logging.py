@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import keras
 
 from headwise.errors import ArgumentError, DtypeError
+from headwise.extras import need
 from headwise.nn import options
 
 Tensor = Any  # a tensor of the backend
@@ -32,10 +32,7 @@ class Logging(keras.callbacks.Callback):
             raise ArgumentError(f"log_dir: expected a folder, not a file. Received: log_dir={os.fspath(log_dir)!r}")
         if not isinstance(prefix, str) or not prefix.strip("/"):
             raise ArgumentError(f"prefix: expected a string. Received: prefix={prefix!r}")
-        if importlib.util.find_spec("tensorboard") is None:
-            raise ArgumentError(
-                f'{type(self).__name__} needs TensorBoard, which is not installed: pip install "headwise[tensorboard]"'
-            )
+        need(type(self).__name__, "tensorboard")
         self.log_dir = os.fspath(log_dir)
         self.every = options.whole("every", every)
         self.prefix = prefix.strip("/")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import warnings
 
-from headwise.errors import ArgumentError
-
 _argv = sys.argv
 try:
     sys.argv = _argv[:1]
@@ -20,8 +18,6 @@ try:
         from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
         from kserve.protocol.infer_type import InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput
         from kserve.protocol.rest import v2_datamodels as models
-except ImportError as error:
-    raise ArgumentError('headwise serve needs the packages kserve and grpcio: pip install "headwise[serve]"') from error
 finally:
     sys.argv = _argv
 

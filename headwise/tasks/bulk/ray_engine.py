@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from headwise.errors import ArgumentError, HeadwiseError, shortened
+from headwise.extras import need
 from headwise.tasks.bulk.parts import Work
 from headwise.tasks.bulk.tries import TRIES, Tries
 from headwise.tasks.rows.chunks import Reader
@@ -165,11 +166,10 @@ def connected(workers: int, address: str | None, store: int = _STORE) -> Iterato
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ArgumentError('--engine ray needs the package ray: pip install "headwise[ray]"') from error
+    need("--engine ray", "ray")
+    import ray
+    import ray.data
+
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
         with _settings(ray):

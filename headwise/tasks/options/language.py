@@ -23,7 +23,9 @@ class LanguageOptions(TrainOptions):
     text: str = column("text", "The column with documents, if the corpus is a table.")
     objective: Literal["masked", "causal"] = option("masked", "Predict masked tokens (BERT) or the next token (GPT).")
     model: str | None = option(
-        None, "masked: a BERT to start from: hub id or folder. Default: a small one from scratch.", metavar="MODEL"
+        None,
+        "masked: a BERT to start from: hub id, folder, or run folder. Default: a small one from scratch.",
+        metavar="MODEL",
     )
     block: int = option(128, "Tokens per example: longer documents are cut into pieces of this size.", least=8)
     mask_share: float = option(0.15, "masked: the share of tokens to predict.", least=0, most=1)

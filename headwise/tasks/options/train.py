@@ -76,6 +76,7 @@ class TrainOptions:
     dropout: float = option(0.1, "Dropout in training.", least=0, below=1)
     patience: int = option(0, "Stop after this many epochs without improvement; 0 = never.", least=0)
     time_limit: float | None = option(None, "Stop after this many minutes.", metavar="MINUTES", least=0)
+    keep_optimizer: bool = option(False, "Keep last.ckpt after the last epoch, so that --resume can train more epochs.")
     precision: Literal["32", "bf16-mixed", "16-mixed"] = option("32", "The precision of the computation.")
     compile: bool = option(False, "Compile the model with torch.compile.")
     accelerator: Literal["auto", "cpu", "gpu"] = option("auto", "The kind of device.")

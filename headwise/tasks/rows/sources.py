@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
+from headwise.extras import need
 from headwise.files import name_kind, parsed
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.encodings import decode, recode
@@ -35,7 +36,6 @@ _ACCEPTED = (
     "a datasets.Dataset, a dict of lists or a list of dicts"
 )
 _BATCH = 10_000  # rows at a time
-_MISSING = 'tables are read by datasets, which is not installed: pip install "headwise[train]"'
 _INDEX = "the index of the frame is not read: reset_index() makes it a column"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+){0,2}(:\w+)?")
 
@@ -290,10 +290,9 @@ def _parquet(path: Path, data: bytes) -> Any:
 @contextlib.contextmanager
 def arrow_errors(path: Path) -> Iterator[None]:
     """A context that turns Arrow's errors of reading a Parquet file into a FileError."""
-    try:
-        import pyarrow
-    except ImportError as error:  # Arrow comes with datasets
-        raise ArgumentError(_MISSING) from error
+    need("reading tables", "train", "pyarrow")
+    import pyarrow
+
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
@@ -409,10 +408,9 @@ def named(numbers: Sequence[int | None], names: Sequence[str]) -> list[str | Non
 @contextlib.contextmanager
 def quiet() -> Iterator[Any]:
     """A context that gives the package `datasets`, without its progress bars and messages."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ArgumentError(_MISSING) from error
+    need("reading tables", "train", "datasets")
+    import datasets
+
     bars, level = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)

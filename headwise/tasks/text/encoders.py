@@ -79,7 +79,11 @@ def pretrained(
         CheckpointError, ArgumentError: as for `make`.
     """
     folder = default_model() if name is None else resolve(name)
-    bert = _load_run(folder, dropout) if (folder / CONFIG).is_file() else Bert.from_pretrained(folder, dropout=dropout)
+    bert = (
+        take_bert(load(folder).model, folder, dropout)
+        if (folder / CONFIG).is_file()
+        else Bert.from_pretrained(folder, dropout=dropout)
+    )
     if max_length is not None and max_length > bert.config.max_positions:
         raise ArgumentError(
             f"{asked_as}: {folder.name} reads at most {bert.config.max_positions} tokens. Received: {max_length}"
@@ -88,6 +92,20 @@ def pretrained(
     _make_room(bert, subwords)
     bert.pooler, bert.config = None, replace(bert.config, pooler=False)  # it is not used here
     return bert.train(), subwords
+
+
+def take_bert(model: nn.Module, folder: Path, dropout: float) -> Bert:
+    """Return a copy of the BERT in the model of a run, with another dropout.
+
+    Raises:
+        CheckpointError: the model has no BERT.
+    """
+    trained = next((each for each in model.modules() if isinstance(each, Bert)), None)
+    if trained is None:
+        raise CheckpointError(f"model: {folder} is a run without a BERT: expected one that began with a checkpoint")
+    bert = Bert(replace(trained.config, dropout=dropout, attention_dropout=dropout))
+    bert.load_state_dict(trained.state_dict())
+    return bert
 
 
 def new_bert(subwords: Subwords, *, dim: int, layers: int, heads: int, max_length: int, dropout: float) -> Bert:
@@ -141,16 +159,6 @@ _KINDS: dict[str, tuple[type[AnyEncoder], Any]] = {
     "small": (SmallEncoder, SmallEncoderConfig),
     "latent": (LatentEncoder, LatentEncoderConfig),
 }
-
-
-def _load_run(folder: Path, dropout: float) -> Bert:
-    """Load the BERT that the run in this folder has trained."""
-    trained = next((each for each in load(folder).model.modules() if isinstance(each, Bert)), None)
-    if trained is None:
-        raise CheckpointError(f"model: {folder} is a run without a BERT: expected one that began with a checkpoint")
-    bert = Bert(replace(trained.config, dropout=dropout, attention_dropout=dropout))
-    bert.load_state_dict(trained.state_dict())
-    return bert
 
 
 def _make_room(bert: Bert, subwords: Subwords) -> None:

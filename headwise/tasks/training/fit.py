@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from headwise import capture
 from headwise.errors import ArgumentError
-from headwise.language import echo, said
+from headwise.language import Sentence, echo, said
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.rows.encodings import encoded_as
 from headwise.tasks.rows.labels import note_alike
@@ -91,6 +91,10 @@ def _fit(
         options = make(kind.options_type, {**config["options"], **given})
         training, held_out = _read(kind, source, validation, options)
         run.check_same(folder, config, options, set(given), training, held_out)
+        if run.is_over(folder, config):
+            if strategies.first():
+                _say((Sentence("the training of {folder} has ended, and nothing is left to do").format(folder=folder),))
+            return
     else:
         options = make(kind.options_type, given)
         training, held_out = _read(kind, source, validation, options)
@@ -101,11 +105,13 @@ def _fit(
         task.options = replace(
             task.options, **{name: getattr(options, name) for name in run.MAY_CHANGE if hasattr(options, name)}
         )
+        if strategies.first() and options.epochs > config["options"]["epochs"]:
+            run.write_files(folder, task, run.begun_again(config, options.epochs))
     else:  # also if the training was stopped before its first epoch ended: there is nothing to resume
         torch.manual_seed(options.seed)
         with _in_memory(options, given.keys()):
             task = kind.learn(training, options)
-    doubts = _train(task, folder, training, held_out, keep=keep, resume=begun)
+    doubts, ended = _train(task, folder, training, held_out, keep=keep, resume=begun)
     if strategies.first():
         trained = run.restore(folder, kind)
         if held_out is not None and trained.settle(held_out):
@@ -116,7 +122,10 @@ def _fit(
             no_better = notes.on_scores(scores, kind.compared_by)
             _say(no_better)
             scores = replace(scores, notes=(*doubts, *no_better))
-        run.write_files(folder, trained, (folder / run.CONFIG).read_text(encoding="utf-8"), scores)
+        config = run.read_config(folder)
+        run.write_files(folder, trained, run.ended(config) if ended else config, scores)
+        if ended and not options.keep_optimizer:  # last, so that a run that is killed before this can be resumed
+            (folder / run.LAST).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -157,10 +166,11 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
 
 def _train(
     task: Trainable[Any], folder: Path, training: Data, held_out: Data | None, *, keep: bool, resume: bool
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], bool]:
     """Train the task, and put the best weights into the folder.
 
-    Returns sentences: reasons why the choice of these weights is unreliable.
+    Returns (reasons why the choice of these weights is unreliable, as sentences; whether the training has ended: False
+    if its time limit stopped it).
     """
     options: TrainOptions = task.options
     learned = task.encode(training)
@@ -181,6 +191,7 @@ def _train(
         averaging = Averaging(options.average) if options.average else None
         best = Best(folder / run.WEIGHTS, best_by, options.patience, averaging)
         curve = Curve(folder if keep else None, best)
+        last = Last(folder / run.LAST if keep else None, interrupt, options.time_limit)
         callbacks: list[Callback] = [
             Seeding(options.seed),
             FiniteValidation(),
@@ -188,7 +199,7 @@ def _train(
             *([averaging] if averaging else []),
             curve,
             Telling(curve, best),
-            Last(folder / run.LAST if keep else None, interrupt, options.time_limit),
+            last,
         ]
         if keep and options.monitor_every:
             callbacks.insert(0, capture.monitor(task.model, every=options.monitor_every).lightning())
@@ -225,7 +236,7 @@ def _train(
             if isinstance(stopped.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
-    return doubts
+    return doubts, not last.out_of_time
 
 
 def _keep_tensorflow_out() -> None:

@@ -30,6 +30,12 @@ def configure(
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+def renew_rates(schedule: LambdaLR) -> None:
+    """Set the learning rates of the coming step: a resumed training may have more steps than when they were saved."""
+    for group, lr, at in zip(schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
+        group["lr"] = lr * at(schedule.last_epoch)
+
+
 def groups(module: nn.Module, weight_decay: float, rates: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
     """Group the trainable parameters: those with weight decay; and biases, norms and embeddings, without decay.
 

@@ -3,7 +3,7 @@
 config.yaml           the task, its options, its state besides weights, versions, data, machine
 weights.safetensors   the best weights
 scores.json           the scores on held-out data, beside trivial baselines
-last.ckpt             the last state of the training, to resume it
+last.ckpt             the last state of a training that has not ended, to resume it; the option keep_optimizer keeps it
 curve.csv, curve.png  the learning curve
 tensorboard/          losses, scores, and numbers of the heads
 checksums.json        the checksums of config.yaml, scores.json and the task's own files; the weights carry their own
@@ -136,20 +136,37 @@ def write_config(
             "python": platform.python_version(),
         },
         "machine": f"{platform.system()} {platform.machine()}, {device}",
-        "begun": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "begun": _now(),
     }
-    write_files(folder, task, yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120))
+    write_files(folder, task, config)
 
 
-def write_files(folder: Path, task: Trainable[Any], config: str, scores: Scores | None = None) -> None:
-    """Write config.yaml, scores.json, the task's own files, some of which contain weights, and the checksums of all.
+def ended(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run whose training has ended now."""
+    return {**config, "ended": _now()}
+
+
+def begun_again(config: dict[str, Any], epochs: int) -> dict[str, Any]:
+    """Return the config of a run whose training goes on to more epochs than before."""
+    config = {**config, "options": {**config["options"], "epochs": epochs}}
+    return {name: value for name, value in config.items() if name != "ended"}
+
+
+def is_over(folder: Path, config: dict[str, Any]) -> bool:
+    """Return whether the training of a run has ended, and left nothing from which it could go on."""
+    return "ended" in config and (folder / WEIGHTS).is_file() and not (folder / LAST).is_file()
+
+
+def write_files(folder: Path, task: Trainable[Any], config: dict[str, Any], scores: Scores | None = None) -> None:
+    """Write config.yaml, scores.json, the task's own files, and the checksums of all.
 
     Raises:
         FileError: the files cannot be written.
     """
     try:
         with adding(folder) as part:
-            (part / CONFIG).write_text(config, encoding="utf-8")
+            told = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
+            (part / CONFIG).write_text(told, encoding="utf-8")
             if scores is not None:
                 said = json.dumps(scores.to_json(), indent=2, ensure_ascii=False)
                 (part / SCORES).write_text(said + "\n", encoding="utf-8")
@@ -191,13 +208,13 @@ def check_same(
     training: Data,
     validation: Data | None,
 ) -> None:
-    """Check that a run can be resumed with these options and data.
+    """Check that a run can be resumed with these options and data. It may get more epochs, if its last.ckpt is there.
 
     Args:
         names: the names of the options that were given; the others have the values of the run.
 
     Raises:
-        CheckpointError: an option or the data differ from those of the run.
+        CheckpointError: an option or the data differ from those of the run, or it has ended and its optimizer is gone.
     """
     had = make(type(options), config["options"])
     for name in sorted(names - MAY_CHANGE):
@@ -206,6 +223,16 @@ def check_same(
                 f"{folder} cannot be resumed with another {name}: expected {getattr(had, name)!r}. "
                 f"Received: {getattr(options, name)!r}. Leave it out, or start a new training in another folder"
             )
+    if options.epochs < had.epochs:
+        raise CheckpointError(
+            f"{folder} cannot be resumed with fewer epochs: expected at least {had.epochs}. Received: {options.epochs}"
+        )
+    if options.epochs > had.epochs and is_over(folder, config):
+        raise CheckpointError(
+            f"{folder} has ended without keep_optimizer (--keep-optimizer), so it cannot be resumed to more epochs: "
+            f"expected {LAST}, the optimizer's state. Received: none. If its text encoder is a BERT, begin a new run "
+            f"with it, in another folder: model={str(folder)!r} (--model {folder})"
+        )
     for part, data in (("training", training), ("validation", validation)):
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
         if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
@@ -215,8 +242,10 @@ def check_same(
             )
 
 
-# Options that do not change the result of the training.
+# Options that may change when a run is resumed: they do not change its result, except for more epochs.
 MAY_CHANGE = {
+    "epochs",
+    "keep_optimizer",
     "time_limit",
     "accelerator",
     "devices",
@@ -226,6 +255,10 @@ MAY_CHANGE = {
     "monitor_every",
     "context_parallel",
 }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _told(data: Data | None, remarks: Sequence[str] = ()) -> dict[str, Any] | None:

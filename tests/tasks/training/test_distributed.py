@@ -25,7 +25,15 @@ from .mini_task import MiniTask
 
 ROWS = 45
 # A clip that cuts every gradient: by the norm of the whole of it, or the weights would differ.
-SAME: dict[str, Any] = {"accelerator": "cpu", "dropout": 0.0, "clip": 0.1, "lr": 2e-3, "epochs": 2, "batch_tokens": 96}
+SAME: dict[str, Any] = {
+    "accelerator": "cpu",
+    "dropout": 0.0,
+    "clip": 0.1,
+    "lr": 2e-3,
+    "epochs": 2,
+    "batch_tokens": 96,
+    "keep_optimizer": True,
+}
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from headwise.tasks.training.callbacks.signals import Interrupt
 from .mini_task import MiniTask, sequences
 
 ROWS = 40
-OPTIONS: dict[str, Any] = {"accelerator": "cpu", "monitor_every": 0, "dropout": 0.3}
+OPTIONS: dict[str, Any] = {"accelerator": "cpu", "monitor_every": 0, "dropout": 0.3, "keep_optimizer": True}
 
 
 def fit(out: Path | None = None, rows: Any = ROWS, **options: Any) -> MiniTask:
@@ -49,6 +49,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three epochs that nothing interrupted."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     fit(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch without `keep_optimizer`."""
+    folder = tmp_path_factory.mktemp("runs") / "ended"
+    fit(folder, epochs=1, keep_optimizer=False)
     return folder
 
 
@@ -206,11 +214,6 @@ class TestResume:
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
         assert (tmp_path / "run" / "curve.csv").read_text() == (whole / "curve.csv").read_text()
 
-    def test_a_finished_run_stays_as_it_is(self, tmp_path: Path) -> None:
-        before = fit(tmp_path / "run", epochs=1)
-        after = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
-        assert_equal(before.state_dict(), after.state_dict())
-
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -245,6 +248,81 @@ class TestResume:
             MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, lr=0.5)
         MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
         assert_equal(last_weights(tmp_path / "run"), last_weights(whole))
+
+
+class TestEnd:
+    """After the last epoch the weights are kept once: the checkpoint, which has them too, goes."""
+
+    def test_the_weights_are_kept_once_and_nothing_is_left_to_resume(
+        self, ended: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert not (ended / "last.ckpt").exists()
+        files = {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()}
+        again = MiniTask.fit(ROWS, out=ended, resume=True)
+        assert "ended has ended, and nothing is left to do" in capsys.readouterr().err
+        assert_equal(dict(again.state_dict()), dict(MiniTask.load(ended).state_dict()))
+        assert again.scores is not None
+        assert files == {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()}
+
+    def test_a_run_that_its_time_limit_stopped_has_not_ended(self, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        fit(folder, time_limit=0.0, keep_optimizer=False)
+        assert (folder / "last.ckpt").exists()
+        MiniTask.fit(ROWS, out=folder, resume=True, time_limit=10.0)
+        assert not (folder / "last.ckpt").exists()
+
+    def test_more_epochs_need_the_optimizer(self, ended: Path) -> None:
+        said = r"has ended without keep_optimizer .*expected last\.ckpt.* Received: none.*model='.*ended' \(--model "
+        with pytest.raises(CheckpointError, match=said):
+            MiniTask.fit(ROWS, out=ended, resume=True, epochs=2)
+
+    def test_with_the_optimizer_kept_it_goes_on_to_more_epochs(self, whole: Path, tmp_path: Path) -> None:
+        fit(tmp_path / "run", epochs=1, schedule="constant", warmup=0.0)
+        with pytest.raises(CheckpointError, match=r"fewer epochs: expected at least 3\. Received: 2"):
+            MiniTask.fit(ROWS, out=whole, resume=True, epochs=2)
+        task = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, epochs=2, keep_optimizer=False)
+        assert_equal(task.state_dict(), fit(epochs=2, schedule="constant", warmup=0.0).state_dict())
+        config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+        assert (config["options"]["epochs"], config["ended"] >= config["begun"]) == (2, True)
+        assert not (tmp_path / "run" / "last.ckpt").exists()
+
+    def test_the_first_step_of_more_epochs_has_the_rate_of_the_new_schedule(self, tmp_path: Path) -> None:
+        """Linear without warmup: step n of N, from 0, has the rate lr · (1 - n / N)."""
+        fit(tmp_path / "run", epochs=1, schedule="linear", warmup=0.0, lr=0.01)
+        MiniTask.fit(ROWS, out=tmp_path / "run", resume=True, epochs=2)
+        rows = [line.split(",") for line in (tmp_path / "run" / "curve.csv").read_text().splitlines()[1:]]
+        first, total = sum(float(row[0]) <= 1 for row in rows), len(rows)
+        expected = [
+            *(0.01 * (1 - n / first) for n in range(first)),
+            *(0.01 * (1 - n / total) for n in range(first, total)),
+        ]
+        assert [float(row[3]) for row in rows] == pytest.approx(expected)
+
+    @pytest.mark.parametrize("moment", ["write_files", "unlink"])
+    def test_a_run_that_is_killed_at_its_end_loses_nothing(self, moment: str, whole: Path, tmp_path: Path) -> None:
+        """Killed when the best weights are written: before config.yaml says so, or before the checkpoint is removed."""
+        code = f"""
+import os, signal
+from pathlib import Path
+from headwise.tasks.training import run
+from tests.tasks.training.test_fit import OPTIONS, ROWS, MiniTask
+kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+if {moment!r} == "unlink":
+    unlink = Path.unlink
+    Path.unlink = lambda path, **how: kill() if path.name == "last.ckpt" else unlink(path, **how)
+else:
+    write = run.write_files
+    run.write_files = lambda folder, task, config, scores=None: kill() if scores else write(folder, task, config)
+MiniTask.fit(ROWS, out={str(tmp_path / "run")!r}, **{{**OPTIONS, "keep_optimizer": False}})
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert (tmp_path / "run" / "last.ckpt").exists()
+        assert_equal(dict(MiniTask.load(tmp_path / "run").state_dict()), dict(MiniTask.load(whole).state_dict()))
+        task = MiniTask.fit(ROWS, out=tmp_path / "run", resume=True)
+        assert_equal(dict(task.state_dict()), dict(MiniTask.load(whole).state_dict()))
+        assert task.scores is not None
+        assert not (tmp_path / "run" / "last.ckpt").exists()
 
 
 class TestStopping:

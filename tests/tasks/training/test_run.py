@@ -28,7 +28,7 @@ from .mini_task import MiniTask
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    MiniTask.fit(40, out=folder, accelerator="cpu", monitor_every=3, epochs=2)
+    MiniTask.fit(40, out=folder, accelerator="cpu", monitor_every=3, epochs=2, keep_optimizer=True)
     return folder
 
 
