@@ -107,7 +107,8 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
         from headwise.native.library import instruction_set, missing
 
-        echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
+        kernels = instruction_set() or said("off: {why}", why=missing())
+        echo(said("headwise {version} (native kernels: {kernels})", version=headwise.__version__, kernels=kernels))
         context.exit()
 
 

@@ -72,7 +72,7 @@ def embed(
     from headwise.tasks.bulk.embedding import embed_file
 
     folder = default_model() if model is None else resolve(model)
-    with working(f"loading {folder}"):
+    with working(Sentence("loading {name}").format(name=folder)):
         encoder = Bert.from_pretrained(folder).sentences
     if prompt_name is not None and prompt_name not in encoder.prompts:
         known = ", ".join(map(repr, encoder.prompts)) or "none"

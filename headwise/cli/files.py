@@ -63,7 +63,7 @@ def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
     for path in files:
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
-                name = f"{path}, line {number}"
+                name = said("{path}, line {number}", path=path, number=number)
                 text = decode(line.rstrip(b"\r\n"), f"--file {path}", number, path)
                 yield NamedText(name, _beginning(text), text)
 
@@ -119,7 +119,8 @@ def read_stdin() -> str:
 
 
 def _read_stdin() -> NamedText:
-    return NamedText("standard input", "standard input", read_stdin())
+    name = said("standard input")
+    return NamedText(name, name, read_stdin())
 
 
 def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str = "the input file") -> None:

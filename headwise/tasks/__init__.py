@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.tasks.registered import BUILT_IN
 
 if TYPE_CHECKING:  # for type checkers; at run time the names come from `registered.BUILT_IN`
@@ -50,7 +51,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as cause:
         if (cause.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise ArgumentError(f'headwise.tasks needs {cause.name}: pip install "headwise[train]"') from cause
+        raise ArgumentError(
+            Sentence('headwise.tasks needs {name}: pip install "headwise[train]"').format(name=cause.name)
+        ) from cause
     globals()[name] = value
     return value
 

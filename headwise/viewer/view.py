@@ -70,5 +70,5 @@ def view(
     path = PAGE if out is None else Path(out)
     write_page(path, inputs, title=title, language=language)
     if out is None:
-        echo(f"headwise: wrote {path}: open it in a browser; it needs no network", err=True)
+        echo(said("headwise: wrote {path}: open it in a browser; it needs no network", path=path), err=True)
     return path
