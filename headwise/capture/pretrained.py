@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, CheckpointError, HeadwiseError
 from headwise.images import read_image
+from headwise.language import Sentence
 from headwise.text import Tokenizer, Tokens, as_tokens
 
 _SPACES = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write a space before a word
@@ -187,7 +188,8 @@ def generates(name: str) -> bool:
 
 def _config(name: str) -> Any:
     if not is_available():
-        raise ArgumentError(f'{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+        told = Sentence('{name}: loading it needs transformers. Run pip install "headwise[transformers]"')
+        raise ArgumentError(told.format(name=name))
     import transformers
 
     with _explained(f"cannot load {name}"), _quiet():

@@ -62,7 +62,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = said(error.format_message())
         message = message if message.endswith((".", "?", "。", "？")) else said("{told}.", told=message)
-        return _refuse(error, f"{message} " + said("See '{path} --help'.", path=path), debug)
+        return _refuse(error, said("{message} See '{path} --help'.", message=message, path=path), debug)
     except click.ClickException as error:
         return _refuse(error, said(error.format_message()), debug)
     except TrainingInterrupted as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import name_kind, replacing
 from headwise.language import Sentence, echo, said
@@ -206,14 +207,6 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
         ),
         err=True,
     )
-
-
-def tell_unknown(name: str, tokens: Tokens) -> None:
-    """Print how many tokens of a text the model does not know, if any."""
-    from headwise.records.summary import unknown_said
-
-    if told := unknown_said(tokens.unknown_count, len(tokens.labels)):
-        echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
 
 
 def size(count: int) -> str:

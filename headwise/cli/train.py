@@ -231,7 +231,7 @@ def _sum_up(task: Task[Any], folder: Path, data: str) -> None:
     run, test = shlex.quote(str(folder)), f"test{find_suffix(Path(data)) or '.csv'}"
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     echo(said("Wrote {run} ({size}). Next:", run=run, size=size(written)))
-    example = shlex.quote(data) if task.reads_files else task.options.input_example
+    example = shlex.quote(data) if task.reads_files else said(task.options.input_example)
     views = [f"view {run} {example}"] if example else []
     for command in (f"predict {run} {example or f'--file {test}'}", f"evaluate {run} {test}", *views):
         echo(f"  headwise {command}")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut, tell_unknown
+from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
 from headwise.cli.loading import DTYPES, load_model, make_only, tell_missing
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, encoding, shared
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
 from headwise.language import Sentence, counted, echo, join, said
 from headwise.tables import make_console

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.language import LANGUAGES, echo, known
+from headwise.language import LANGUAGES, echo, known, said
 from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook

@@ -27,6 +27,7 @@ COMPOSED = {
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
     *(f"RoPE over {pairs}" for pairs in ("halves", "neighbours")),
     *(" in nats", " in tokens", "Try"),
+    *("permission denied", "is a directory", "not a directory", "no such file or directory", "no space left on device"),
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click
     *(f"Invalid value{of}: {{message}}" for of in ("", " for {param_hint}")),
     *("Missing argument", "Missing option", "Missing parameter", "Missing command.", "file", "directory", "path"),

@@ -127,7 +127,7 @@ def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(
     assert main(["view", "a text", "--port", "8000", "--lang", "zh"]) == 2
     assert capsys.readouterr().err == "headwise: --port 8000：只有 --serve 监听端口。请加上 --serve，或去掉 --port\n"
     assert main(["stats", "--no-such-option", "--lang", "zh"]) == 2  # a sentence of click
-    assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。 参见 'headwise stats --help'。\n"
+    assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。参见 'headwise stats --help'。\n"
 
 
 def test_a_language_without_a_catalogue_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

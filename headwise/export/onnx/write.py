@@ -15,6 +15,7 @@ from headwise.errors import ArgumentError, ExportError
 from headwise.export.onnx.attention import OPSETS, Form, translations
 from headwise.export.tracing import first_line, quiet
 from headwise.graphs.graph import Graph
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -28,9 +29,8 @@ def need() -> None:
         for name in ("onnx", "onnxruntime", "onnxscript"):
             importlib.import_module(name)
     except ModuleNotFoundError as cause:
-        raise ArgumentError(
-            f'the export to ONNX needs the package {cause.name}: pip install "headwise[export]"'
-        ) from cause
+        told = Sentence('the export to ONNX needs the package {name}: pip install "headwise[export]"')
+        raise ArgumentError(told.format(name=cause.name)) from cause
 
 
 def to_onnx(

@@ -36,7 +36,7 @@ class Telling(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero and self._console.is_terminal:
             self._bar = Progress(
-                TextColumn(said("epoch") + " {task.fields[epoch]}"),
+                TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.completed:.0f}/{task.total:.0f}"),
                 TextColumn("{task.fields[loss]}"),
