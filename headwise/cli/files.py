@@ -88,7 +88,7 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
         if text == STDIN:
             yield _read_stdin()
         else:
-            name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
+            name = said("TEXT") if len(texts) == 1 else said("TEXT {number}", number=number)
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):

@@ -64,6 +64,7 @@ WITHOUT = {
     "make it by `{0}`, then add --model {1}": "names",
     "headwise: this model cannot read {0}. One that reads Chinese and other languages: {1}": "names",
     "headwise: {0} was given {1} times; it is shown once": "paths",
+    "  headwise {0}": "a command",
     "reading text {0}": "progress",
     "reading {0} ({1} of {2})": "progress",
     "{0} × {1}, {2} heads of {3}, {4}, {5}": "the options of bench",
@@ -342,7 +343,8 @@ def visit_train(console: Console) -> None:
     assert scores in console.printed
     console.says("epoch {0}/{1}{2}: {3}, {4} s, {5} tokens/s", 1, 2, "", ..., ..., ...)
     shown = re.search("epoch 1/2: loss ([^,]+), ", console.printed)
-    assert shown and numbered.agrees(shown[1], loss, 1e-4)
+    assert shown
+    assert numbered.agrees(shown[1], loss, 1e-4)
     console.says("the best weights are those of epoch {0}: {1} {2}", 1, "validation accuracy", accuracy)
     console.says(
         "the model does not beat a trivial answer, {0}: {1} {2} against {3}. Give more rows, train longer (epochs), or "
