@@ -92,9 +92,8 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):
-                echo(
-                    f"headwise: {name}: " + said("read as a text. To read the file: --file {text}", text=text), err=True
-                )
+                told = said("headwise: {name}: read as a text. To read the file: --file {text}", name=name, text=text)
+                echo(told, err=True)
             yield NamedText(name, _beginning(text), text)
     for path in files:
         if str(path) == STDIN:

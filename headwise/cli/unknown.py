@@ -26,10 +26,12 @@ def tell_unknown(name: str, tokens: Tokens) -> None:
     told = unknown_said(tokens.unknown_count, len(tokens.labels))
     if not told:
         return
-    echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
+    echo(said("headwise: {name}: {told}, which reads [UNK] instead", name=name, told=told), err=True)
     if tokens.unknown_count > _MANY * len(tokens.labels):
-        advice = Sentence("headwise: this model cannot read {name}. One that reads Chinese and other languages: {way}")
-        echo(said(advice.format(name=name, way=_way())), err=True)
+        told = said(
+            "headwise: this model cannot read such a text. One for Chinese and other languages: {way}", way=_way()
+        )
+        echo(told, err=True)
 
 
 def _way() -> Sentence:
