@@ -32,7 +32,12 @@ COMPOSED = {
     *(f"Invalid value{of}: {{message}}" for of in ("", " for {param_hint}")),
     *("Missing argument", "Missing option", "Missing parameter", "Missing command.", "file", "directory", "path"),
     *("No such option {name!r}.", "No such command {name!r}.", "Option {name!r} requires an argument."),
-    *("Did you mean {possibility}?", "Option {name!r} does not take a value.", "{value!r} is not {choice}."),
+    *(
+        "Choose from:\n\t{choices}",
+        "Did you mean {possibility}?",
+        "Option {name!r} does not take a value.",
+        "{value!r} is not {choice}.",
+    ),
     *("{value!r} is not a valid {number_type}.", "{value} is not in the range {range}."),
     *("{value!r} is not one of {choices}.", "{name} {filename!r} does not exist."),
     *("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
