@@ -56,8 +56,11 @@ def test_wide_instruction_sets_come_first_and_forced_ones_last(tmp_path: Path) -
 
 def test_the_table_of_machines_says_what_is_to_be_known_of_a_file() -> None:
     about = {**ABOUT, "carried over": "from notes", "busy": True, "unfinished": ["encoder"], "missing": {"nncf": "no"}}
+    about["held"] = ["ATEN_CPU_CAPABILITY"]
     *_, line = page.machines({"avx2-on-amx": {"about": {**about, "peers": {"openvino": "2026.4"}}, "rows": []}})
-    assert "from notes; kernels held to this set by `HEADWISE_NATIVE`, the peers not; other programs ran beside" in line
+    assert (
+        "from notes; held to this set by `HEADWISE_NATIVE`, `ATEN_CPU_CAPABILITY`; other peers are not; other" in line
+    )
     assert "not finished: encoder; missing: nncf" in line
     assert "torch 2.13.0, headwise 0.3.0, openvino 2026.4" in line
 
@@ -102,6 +105,7 @@ def test_a_busy_machine_is_refused_unless_that_is_wanted(
 @pytest.mark.skipif(instruction_set() is None, reason="needs the native kernels")
 def test_the_name_of_a_file_says_whether_the_instruction_set_was_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "instruction_set", lambda: "forced")
+    monkeypatch.delenv("HEADWISE_NATIVE", raising=False)
     assert bench.file_name() == "forced.json"
     monkeypatch.setenv("HEADWISE_NATIVE", "portable")
     assert re.fullmatch(r"forced-on-\w+\.json", bench.file_name())

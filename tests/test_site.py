@@ -143,6 +143,20 @@ def test_a_notebook_whose_cell_failed_is_refused(load) -> None:
         load("notebooks").page(book, "book")
 
 
+def test_a_line_of_chinese_ends_without_a_space(load) -> None:
+    text = "权重是\n编辑之后的，\n  **整行**。\n- 一项\n\n新的一段，\nPython 的\nA line\nof English"
+    assert load("prose").adapt(text) == (
+        "权重是编辑之后的，**整行**。\n- 一项\n\n新的一段，Python 的\nA line\nof English"
+    )
+
+
+def test_a_stroke_in_code_of_a_table_is_shown_as_one(load) -> None:
+    assert (
+        load("prose").adapt(r"| `&`, `\|` | not in code: \| | `a \| b` |")
+        == r"| `&`, `|` | not in code: \| | `a | b` |"
+    )
+
+
 def test_nothing_is_fetched_from_a_network() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in config

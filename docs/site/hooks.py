@@ -26,6 +26,7 @@ sys.path.insert(0, str(HERE))  # mkdocs loads a hook by its path
 
 import commands  # noqa: E402
 import notebooks  # noqa: E402
+import prose  # noqa: E402
 import reference  # noqa: E402
 
 LIVE = Path(
@@ -166,7 +167,7 @@ def _address(link: str) -> str:
 
 def _boost(where: str) -> float:
     """Which pages a search shows first: those that explain, then those to look up; the history last."""
-    folder, _, name = where.rpartition("/")
+    folder, _, name = where.removeprefix("zh/").rpartition("/")
     return {"concepts": 2.0, "reference": 1.5}.get(folder, 0.5 if name in ("changelog.md", "contributing.md") else 1.0)
 
 
@@ -188,4 +189,4 @@ def _framed(markdown: str, where: str) -> str:
         frame = f'<iframe class="live" loading="lazy" src="{page}" title="{match["alt"]}"></iframe>'
         return f'{frame}\n\n[Open it alone]({page}){{: target="_blank" .alone }}'
 
-    return _COMMENT.sub("\\1\n", _LIVE.sub(live, markdown))
+    return _COMMENT.sub("\\1\n", _LIVE.sub(live, prose.adapt(markdown)))

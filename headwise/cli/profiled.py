@@ -90,10 +90,10 @@ def view_profile(
         webbrowser.open(target.resolve().as_uri())
     echo(
         said(
-            "Wrote {target} ({size}; {sum} heads over {tokens:,} tokens): open it in a browser; it needs no network.",
+            "Wrote {target} ({size}; {count} heads over {tokens:,} tokens): open it in a browser; it needs no network.",
             target=target,
             size=size(target.stat().st_size),
-            sum=sum(1 for _ in profile.heads()),
+            count=sum(1 for _ in profile.heads()),
             tokens=profile.tokens,
         )
     )

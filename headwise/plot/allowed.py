@@ -11,7 +11,6 @@ from torch import Tensor
 
 from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
-from headwise.language import Sentence
 from headwise.masks import Extent, Mask
 from headwise.plot.colour import FAINT, MASKED_LINES, colours
 from headwise.plot.fonts import Letters
@@ -74,7 +73,7 @@ def mask(
     b = check_place("b", b, mask.batch) if mask.batch else 0
     h = check_place("h", h, mask.heads) if mask.heads else 0
     if title is None:
-        parts = (name, Sentence("head {h}").format(h=h) if mask.heads else "", f"example {b}" if mask.batch else "")
+        parts = (name, f"head {h}" if mask.heads else "", f"example {b}" if mask.batch else "")
         title = ", ".join(filter(None, parts))
     named = [(None, None)] * 2 if tokens is None else find_labels(tokens, mask.batch or 1, b, (q_len, k_len))
     rows = make_axis("rows", "query", q_len, None, row_labels, *named[0])

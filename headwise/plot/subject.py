@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwise.errors import ArgumentError, DtypeError, ShapeError, brief
-from headwise.language import Sentence
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.records.seen import Layer, one_layer
@@ -65,7 +64,7 @@ class Subject:
         several, count = len(self.heads) > 1, self.record.shape[0]
         parts = [
             self.layer,
-            f"mean of {len(self.heads)} heads" if several else Sentence("head {heads}").format(heads=self.heads[0]),
+            f"mean of {len(self.heads)} heads" if several else f"head {self.heads[0]}",
         ]
         return ", ".join(part for part in [*parts, f"example {self.example}" if count > 1 else ""] if part)
 

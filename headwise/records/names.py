@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, RecordError, brief
-from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.records.record import AttentionRecord
@@ -96,11 +95,7 @@ def name_of(record: AttentionRecord) -> str:
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Write at most `most` names for a sentence: "a, b and 3 more"."""
     shown = ", ".join(names[:most])
-    return (
-        shown
-        if len(names) <= most
-        else Sentence("{shown} and {count:,} more").format(shown=shown, count=len(names) - most)
-    )
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def legend(names: Sequence[tuple[int, str]]) -> list[str]:

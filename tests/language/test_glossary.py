@@ -20,7 +20,7 @@ def ruled_out() -> list[str]:
 
 
 def texts() -> dict[str, str]:
-    documents = [ROOT / "README.zh.md", *sorted((ROOT / "docs" / "zh").glob("*.md"))]
+    documents = [ROOT / "README.zh.md", *sorted((ROOT / "docs" / "zh").rglob("*.md"))]
     found = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in documents if path != GLOSSARY}
     page = json.loads((ROOT / "headwise" / "viewer" / "static" / "zh.json").read_text("utf-8"))
     return found | {"the catalogue": "\n".join(read_catalogue("zh").values()), "the page": "\n".join(page.values())}

@@ -211,9 +211,9 @@ def _misaligned(site: Site, step: Step, foreign: Tensor) -> Finding:
         "scores-misaligned",
         "bug",
         Sentence(
-            "what is added to the score of query {query} and key {key} comes from token {other}: {sum} scores get a "
+            "what is added to the score of query {query} and key {key} comes from token {other}: {count} scores get a "
             "term of a token that is neither their query nor their key"
-        ).format(query=query, key=key, other=other, sum=int((foreign >= 0).sum())),
+        ).format(query=query, key=key, other=other, count=int((foreign >= 0).sum())),
         "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first), "
         "and keys after the query need positions of their own, 2 N - 1 in all",
         step.where,

@@ -91,9 +91,9 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
             "causal-leak",
             "risk" if hinted or found.kind == "blocks" else "bug",
             Sentence(
-                "{why}, but {pairs} of {sum} future tokens still reach an earlier row, up to {furthest} places ahead, "
-                "by up to {largest:.2g} of the output's size"
-            ).format(why=why, pairs=pairs, sum=int(after.sum()), furthest=furthest, largest=largest),
+                "{why}, but {pairs} of {count} future tokens still reach an earlier row, up to {furthest} places "
+                "ahead, by up to {largest:.2g} of the output's size"
+            ).format(why=why, pairs=pairs, count=int(after.sum()), furthest=furthest, largest=largest),
             "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
             "diagonal=1), filled with -inf",
             numbers={"pairs": float(pairs), "of": float(after.sum()), "change": largest},

@@ -64,9 +64,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         else:
             row, full = uneven
             evidence = Sentence(
-                "with {window.name} = {window.size} position {row} attends to {sum} positions, and those around it to "
-                "{full}: a window must be full before its oldest key is dropped"
-            ).format(window=window, row=row, sum=int(reached[row].sum()), full=full)
+                "with {window.name} = {window.size} position {row} attends to {count} positions, and those around it "
+                "to {full}: a window must be full before its oldest key is dropped"
+            ).format(window=window, row=row, count=int(reached[row].sum()), full=full)
             yield _off(window, evidence, "bug", None, {"row": float(row)})
 
 
