@@ -212,9 +212,9 @@ class _Pen(TorchFunctionMode):
         if name == "scaled_dot_product_attention":
             causal = (kwargs or {}).get("is_causal", args[5] if len(args) > 5 else False)
             if causal is True and self.lengths in (None, (args[0].shape[-2], args[1].shape[-2])):
-                self.found = self.found or "code is_causal=True"
+                self.found = self.found or Sentence("code {name}").format(name="is_causal=True")
         elif name.rstrip("_") in ("tril", "triu") and self.lengths in (None, out.shape[-2:]) and is_triangle(out):
-            self.found = self.found or f"code {name}"
+            self.found = self.found or Sentence("code {name}").format(name=name)
         return out
 
 

@@ -35,7 +35,7 @@ def examine(
     """
     begin_backend(target.file)  # before the clock starts: it may take long to import
     begun = time.monotonic()
-    doing: str = Sentence("the import of {place}").format(place=target.place)
+    doing: str = Sentence("the import of {name}").format(name=target.place)
     try:
         with time_limit(timeout):
             say(doing)

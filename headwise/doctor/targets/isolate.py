@@ -182,7 +182,7 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
     if ended == "start":
         told = Sentence("the process for --isolate did not start within {seconds:g} seconds{last}")
         raise DoctorError(told.format(seconds=_START, last=last))
-    doing, how = files.read(files.doing).strip(), Sentence("")
+    doing, how = _read_doing(files), Sentence("")
     if isinstance(ended, int):
         if (result := files.read_result()) is not None:
             if "error" in result:
@@ -197,6 +197,14 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
         return alone(request.target, crashes(Sentence("{how}{last}").format(how=how, last=last), files.where(), doing))
     finding = hangs(request.timeout, files.where(), doing)
     return alone(request.target, too_large(request.memory, files.where(), doing) if ended == "memory" else finding)
+
+
+def _read_doing(files: Files) -> str:
+    """What the process did last, as `examine` said it."""
+    text = files.read(files.doing).strip()
+    what, _, name = text.partition(" of ")
+    known = what in ("the import", "the constructor")
+    return Sentence(f"{what} of {{name}}").format(name=name) if known else text
 
 
 def _how(code: int) -> Sentence:

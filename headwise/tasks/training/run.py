@@ -253,7 +253,7 @@ def _told(data: Data | None, remarks: Sequence[str] = ()) -> dict[str, Any] | No
     if data is None:
         return None
     found: dict[str, Any] = {"name": data.name, "rows": len(data), "fingerprint": data.fingerprint}
-    said = {"left_out": list(data.left_out), "remarks": list(remarks)}
+    said = {"left_out": list(map(str, data.left_out)), "remarks": list(map(str, remarks))}  # YAML has no sentences
     return found | {word: sentences for word, sentences in said.items() if sentences}
 
 
