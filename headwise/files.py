@@ -22,6 +22,7 @@ from platform import node
 from typing import Any
 
 from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.language import Sentence
 
 SUMS = "checksums.json"  #: the checksums of the files of a folder, by name
 _SEAL = "seal"  # the name of the checksum of an object inside it
@@ -67,7 +68,11 @@ def writing(path: Path) -> Iterator[Path]:
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}. Choose another file") from error
+        raise FileError(
+            Sentence("cannot write {path}: {cause}. Choose another file").format(
+                path=path, cause=error.strerror or error
+            )
+        ) from error
 
 
 @contextlib.contextmanager
@@ -178,7 +183,11 @@ def settle(path: Path) -> None:
 
 def damaged(part: Path) -> FileError:
     """Make the error for a finished part of a file in which other bytes are found than were written."""
-    return FileError(f"{part}: is damaged. Delete it, and run the same command again, which computes it again")
+    return FileError(
+        Sentence("{part}: is damaged. Delete it, and run the same command again, which computes it again").format(
+            part=part
+        )
+    )
 
 
 def name_kind(path: Path) -> str:
@@ -239,8 +248,11 @@ def check_seal(folder: Path, *names: str) -> None:
         path = folder / name
         if (not names or name in names) and path.is_file() and (received := compute_checksum(path)) != expected:
             raise CheckpointError(
-                f"{path} is damaged, or was changed after it was written: expected checksum={expected}. Received: "
-                f"checksum={received}. Copy or make the folder again, or delete {SUMS} in it to use the file as it is"
+                Sentence(
+                    "{path} is damaged, or was changed after it was written: expected checksum={expected}. "
+                    "Received: checksum={received}. Copy or make the folder again, or delete {sums} in it to use "
+                    "the file as it is"
+                ).format(path=path, expected=expected, received=received, sums=SUMS)
             )
 
 
@@ -250,7 +262,8 @@ def check_there(path: Path) -> None:
         return
     there = os.listdir(path.parent) if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.7)
-    raise FileError(f"there is no file {path}{f'. Did you mean {path.with_name(near[0])}?' if near else ''}")
+    hint = Sentence(". Did you mean {path}?").format(path=path.with_name(near[0])) if near else ""
+    raise FileError(Sentence("there is no file {path}{hint}").format(path=path, hint=hint))
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:
@@ -266,9 +279,15 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = parsed(json.loads, read_text(path))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
-        raise CheckpointError(f"cannot read {path}: expected JSON ({cause})") from cause
+        raise CheckpointError(
+            Sentence("cannot read {path}: expected JSON ({cause})").format(path=path, cause=cause)
+        ) from cause
     if not isinstance(content, dict):
-        raise CheckpointError(f"cannot read {path}: expected a JSON object. Received: {type(content).__name__}")
+        raise CheckpointError(
+            Sentence("cannot read {path}: expected a JSON object. Received: {kind}").format(
+                path=path, kind=type(content).__name__
+            )
+        )
     return content
 
 

@@ -111,6 +111,11 @@ def join(sentences: Iterable[str], joint: str = ", ") -> Sentence:
     return first if isinstance(first, Sentence) else Sentence(first)
 
 
+def counted(count: int, word: str) -> Sentence:
+    """Return a count with its noun: "1 layer", "2 layers"."""
+    return Sentence(f"{{n:,}} {word}{'s' * (count != 1)}").format(n=count)
+
+
 _PACKED = "sentence"
 
 

@@ -16,7 +16,9 @@ from pathlib import Path, PurePosixPath
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
+from mkdocs.utils.templates import TemplateContext
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -143,9 +145,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return "".join(parts)
 
 
-def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Say which pages are in Chinese, for the letters that a browser takes and for headwise.css."""
-    return output.replace('<html lang="en"', '<html lang="zh"', 1) if page.file.src_uri.startswith("zh") else output
+def on_page_context(context: TemplateContext, *, page: Page, config: MkDocsConfig, nav: Navigation) -> TemplateContext:
+    """Say the words of the theme, such as "Search", in the language of the page."""
+    where = page.file.src_uri
+    config.theme["language"] = "zh" if where == "zh.md" or where.startswith("zh/") else "en"
+    return context
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -62,7 +62,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = said(error.format_message())
         message = message if message.endswith((".", "?", "。", "？")) else said("{told}.", told=message)
-        return _refuse(error, f"{message} " + said("See '{path} --help'.", path=path), debug)
+        return _refuse(error, said("{message} See '{path} --help'.", message=message, path=path), debug)
     except click.ClickException as error:
         return _refuse(error, said(error.format_message()), debug)
     except TrainingInterrupted as error:
@@ -107,7 +107,8 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
         from headwise.native.library import instruction_set, missing
 
-        echo(f"headwise {headwise.__version__} (native kernels: {instruction_set() or f'off: {missing()}'})")
+        kernels = instruction_set() or said("off: {why}", why=missing())
+        echo(said("headwise {version} (native kernels: {kernels})", version=headwise.__version__, kernels=kernels))
         context.exit()
 
 

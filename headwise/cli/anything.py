@@ -12,7 +12,7 @@ from headwise.cli.loading import tell_missing
 from headwise.cli.looking import named_inputs
 from headwise.cli.output import Say
 from headwise.errors import ArgumentError, FileError
-from headwise.language import Sentence, echo
+from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,9 +49,14 @@ def view_texts(
     tell_missing(pretrained)
     seen = []
     for number, each in enumerate(named, start=1):
-        say(f"reading {each.name} ({number} of {len(named)})")
+        say(reading(each.name, number, len(named)))
         seen.append(_look(pretrained, each))
     return _shown(seen, [each.title for each in named], [each.name for each in named], ranges)
+
+
+def reading(name: object, number: int, count: int) -> Sentence:
+    """Say which of several inputs is being read."""
+    return Sentence("reading {name} ({number} of {count})").format(name=name, number=number, count=count)
 
 
 def _look(pretrained: Pretrained, named: NamedText) -> Seen:
@@ -82,7 +87,7 @@ def view_images(
 
     for path in paths:
         if not path.is_file():
-            received = "a folder" if path.is_dir() else "no such file"
+            received = Sentence("a folder" if path.is_dir() else "no such file")
             raise FileError(
                 Sentence("--image {path}: expected an image file. Received: {received}").format(
                     path=path, received=received
@@ -92,13 +97,13 @@ def view_images(
     tell_missing(pictured)
     seen = []
     for number, path in enumerate(paths, start=1):
-        say(f"reading {path} ({number} of {len(paths)})")
+        say(reading(path, number, len(paths)))
         with torch.no_grad(), watch(pictured.model) as one:
             pictured.read(path)
         seen.append(one)
     names = [path.name for path in paths]
     if all(each.tokens is None and each.source_tokens is None for each in seen):
-        echo("note: which tokens are which patches is not known, so the page shows no image", err=True)
+        echo(said("note: which tokens are which patches is not known, so the page shows no image"), err=True)
     return _shown(seen, names, list(map(str, paths)), ranges, processor=pictured.processor)
 
 

@@ -69,13 +69,21 @@ def _contests(lengths: Sequence[int], rounds: int, **asked: Any) -> tuple[dict[s
     heads, width, trains, dtype = asked["heads"], asked["head_dim"], asked["training"], getattr(torch, asked["dtype"])
     with progress_bar() as tell, torch.set_grad_enabled(trains):
         for number, length in enumerate(lengths):
-            tell(number, len(lengths), f"{length:,} keys")
+            tell(number, len(lengths), Sentence("{count:,} keys").format(count=length))
             keys = (1, asked["kv_heads"] or heads, length, width)
             shapes = ((1, heads, asked["queries"] or length, width), keys, keys)
             q, k, v = (torch.randn(shape).to(dtype).requires_grad_(trains) for shape in shapes)
             found = _steady(make_call(q, k, v, mask=_mask(asked["mask"], length)), rounds)
             results.append({"length": length, **asked, **dataclasses.asdict(found)})
-            about = f"{q.shape[2]:,} × {length:,}, {heads} heads of {width}, {asked['dtype']}, {asked['mask']}"
+            about = said(
+                "{queries:,} × {keys:,}, {heads} heads of {width}, {dtype}, {mask}",
+                queries=q.shape[2],
+                keys=length,
+                heads=heads,
+                width=width,
+                dtype=asked["dtype"],
+                mask=asked["mask"],
+            )
             tables.append(_table(about, "forward and backward" if trains else "forward", found))
     return {"headwise": headwise.__version__, "machine": speeds.name_machine(), "results": results}, tables
 

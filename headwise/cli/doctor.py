@@ -171,11 +171,11 @@ def _check(
                     ).format(option=option)
                 )
     elif bool(targets) == (model is not None):
-        said = "both" if targets else "neither"
+        received = Sentence("both" if targets else "neither")
         raise click.UsageError(
             Sentence(
                 "Expected a class, such as my_model.py:MyAttention, or --model MODEL. Received: {received}."
-            ).format(received=said),
+            ).format(received=received),
             click.get_current_context(),
         )
     elif len(targets) > 1:
@@ -218,12 +218,14 @@ def _examine(
     place, _ = place_of(written)
     file = Path(place).expanduser() if place.endswith(".py") else None
     timeout = default_timeout(file) if timeout is None else timeout
-    hint = "in a separate process" if isolation else "this executes its code; --isolate uses a separate process"
+    hint = Sentence(
+        "in a separate process" if isolation else "this executes its code; --isolate uses a separate process"
+    )
     echo(said("headwise: importing {place} ({hint})", place=place, hint=hint), err=True)
     if isolation:  # which imports torch, so that it is not imported here
         from headwise.doctor.targets.isolate import MEMORY, Request
 
-        say(f"examining {written}")
+        say(Sentence("examining {name}").format(name=written))
         most = MEMORY if memory is None else memory * 1e9
         found = isolation.diagnose(Request(written, tuple(settings), tuple(stated), timeout, most, guess))
     else:
@@ -276,14 +278,16 @@ def _examine_model(
     from headwise.doctor.targets.layers import diagnose_model
 
     spec = parse_spec(stated)
-    say(f"loading {name}")
+    say(Sentence("loading {name}").format(name=name))
     model, run = _load(name, texts)
     return diagnose_model(
         model,
         run,
         spec=spec,
         timeout=default_timeout() if timeout is None else timeout,
-        say=lambda path, number, count: say(f"kind {number} of {count}: {path}"),
+        say=lambda path, number, count: say(
+            Sentence("kind {number} of {count}: {path}").format(number=number, count=count, path=path)
+        ),
     )
 
 
@@ -400,4 +404,4 @@ def _print(found: Sequence[Diagnosis], notes: bool, what: str = "kinds of attent
             echo(as_text(diagnosis, notes=notes))
     if len(found) > 1:
         findings = [finding for each in found for finding in each.findings]
-        echo("\n" + said(f"{len(found)} {what}: {counts(findings)}."))
+        echo("\n" + said("{count} {what}: {counts}.", count=len(found), what=Sentence(what), counts=counts(findings)))

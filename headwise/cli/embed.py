@@ -73,7 +73,7 @@ def embed(
     from headwise.tasks.bulk.embedding import embed_file
 
     folder = default_model() if model is None else resolve(model)
-    with working(f"loading {folder}"):
+    with working(Sentence("loading {name}").format(name=folder)):
         encoder = Bert.from_pretrained(folder).sentences
     if prompt_name is not None and prompt_name not in encoder.prompts:
         known = ", ".join(map(repr, encoder.prompts)) or "none"
@@ -109,7 +109,7 @@ def _say_written(out: Path, written: Written, width: int) -> None:
     rows, now = written.rows, written.rows - written.before
     size = Sentence("{rows:,} row{s} of {width} numbers").format(rows=rows, s="" if rows == 1 else "s", width=width)
     if not now:
-        echo(said(f"Wrote {out} ({size})."))
+        echo(said("Wrote {out} ({size}).", out=out, size=size))
         return
     pace, tokens = now / written.seconds, written.tokens / written.seconds
     echo(

@@ -36,12 +36,12 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     from headwise import tasks
     from headwise.cli.scores import print_scores
 
-    with working(f"loading {run}") as say:
+    with working(Sentence("loading {name}").format(name=run)) as say:
         task = tasks.load(run)
-        say(f"scoring {data}")
+        say(Sentence("scoring {data}").format(data=data))
         scores = task.evaluate(data)
     if json_path != STDOUT:
-        print_scores(scores, f"{task.name} on {data}")
+        print_scores(scores, Sentence("{task} on {data}").format(task=task.name, data=data))
     if json_path is not None:
         content = {"headwise": headwise.__version__, "task": task.name, "run": str(run), "data": data}
         write_json(json_path, "--json", {**content, **scores.to_json()})

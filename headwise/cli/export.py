@@ -94,7 +94,7 @@ def export(
     if examples is not None:
         _check_readable(examples)
     need("headwise export", "train")
-    with working(f"loading {source}") as say:
+    with working(Sentence("loading {name}").format(name=source)) as say:
         from headwise.export import exporting
         from headwise.export.folder import check_free
         from headwise.export.source import load
@@ -103,7 +103,7 @@ def export(
         exporting.check_options(kind, precision=precision, weights=weights, **own)
         found = load(source)
         given = _real(found, examples)
-        say(f"writing and comparing {out}")
+        say(Sentence("writing and comparing {name}").format(name=out))
         exported = exporting.export(
             found,
             kind,
@@ -115,7 +115,9 @@ def export(
             **own,
             **given,
         )
-    print_report(_table(exported, f"{source} as {kind} {exported.manifest.precision}"))
+    print_report(
+        _table(exported, said("{source} as {kind}", source=source, kind=f"{kind} {exported.manifest.precision}"))
+    )
     for note in exported.manifest.notes:
         echo(said("note: {note}", note=note))
     files = exported.files
@@ -158,12 +160,12 @@ def _table(exported: Exported, title: str) -> Group:
     from rich.text import Text
 
     table = plain_table()
-    table.add_column("file")
-    table.add_column("size", justify="right")
-    table.add_column("output", overflow="fold")
-    table.add_column("largest difference", justify="right")
-    table.add_column("in std. dev.", justify="right", style="bold")
-    table.add_column("tolerance", justify="right")
+    table.add_column(said("file"))
+    table.add_column(said("size"), justify="right")
+    table.add_column(said("output"), overflow="fold")
+    table.add_column(said("largest difference"), justify="right")
+    table.add_column(said("in std. dev."), justify="right", style="bold")
+    table.add_column(said("tolerance"), justify="right")
     for graph in exported.manifest.graphs:
         begin = (Text(exported.path_of(graph)), size(_bytes(exported, graph)))
         for found in graph.differences:
@@ -171,7 +173,7 @@ def _table(exported: Exported, title: str) -> Group:
             table.add_row(*begin, Text(found.output), *numbers)
             begin = (Text(""), "")
         if not graph.differences:
-            table.add_row(*begin, "not compared")
+            table.add_row(*begin, said("not compared"))
     return titled(title, table)
 
 

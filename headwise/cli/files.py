@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import name_kind, replacing
 from headwise.language import Sentence, echo, said
@@ -63,7 +64,7 @@ def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
     for path in files:
         for number, line in enumerate(_lines(path), start=1):
             if line.strip():
-                name = f"{path}, line {number}"
+                name = said("{path}, line {number}", path=path, number=number)
                 text = decode(line.rstrip(b"\r\n"), f"--file {path}", number, path)
                 yield NamedText(name, _beginning(text), text)
 
@@ -87,13 +88,12 @@ def _read(texts: Sequence[str], files: Sequence[Path]) -> Iterator[NamedText]:
         if text == STDIN:
             yield _read_stdin()
         else:
-            name = "TEXT" if len(texts) == 1 else f"TEXT {number}"
+            name = said("TEXT") if len(texts) == 1 else said("TEXT {number}", number=number)
             # Python turns bytes of the command line that are not UTF-8 into lone surrogates.
             text = decode(text.encode("utf-8", "surrogateescape"), name)
             if _is_file(text):
-                echo(
-                    f"headwise: {name}: " + said("read as a text. To read the file: --file {text}", text=text), err=True
-                )
+                told = said("headwise: {name}: read as a text. To read the file: --file {text}", name=name, text=text)
+                echo(told, err=True)
             yield NamedText(name, _beginning(text), text)
     for path in files:
         if str(path) == STDIN:
@@ -119,7 +119,8 @@ def read_stdin() -> str:
 
 
 def _read_stdin() -> NamedText:
-    return NamedText("standard input", "standard input", read_stdin())
+    name = said("standard input")
+    return NamedText(name, name, read_stdin())
 
 
 def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str = "the input file") -> None:
@@ -205,14 +206,6 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
         ),
         err=True,
     )
-
-
-def tell_unknown(name: str, tokens: Tokens) -> None:
-    """Print how many tokens of a text the model does not know, if any."""
-    from headwise.records.summary import unknown_said
-
-    if told := unknown_said(tokens.unknown_count, len(tokens.labels)):
-        echo(f"headwise: {name}: {told}" + said(", which reads [UNK] instead"), err=True)
 
 
 def size(count: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.cli.layers import LayerRange
-from headwise.language import echo, said
+from headwise.language import counted, echo, said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,13 +61,8 @@ def tell_missing(pretrained: Pretrained | Pictured) -> None:
         echo(
             said(
                 "headwise: the checkpoint lacks {count}, initialised randomly: {shown}",
-                count=plural(len(missing), "weight"),
+                count=counted(len(missing), "weight"),
                 shown=shown,
             ),
             err=True,
         )
-
-
-def plural(count: int, word: str) -> str:
-    """Return a count with its noun: `1 layer`, `2 layers`."""
-    return said(f"{count} {word}" if count == 1 else f"{count} {word}s")

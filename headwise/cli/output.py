@@ -125,7 +125,7 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         task = progress.add_task("", total=None)
 
         def tell(done: int, total: int, what: str) -> None:
-            text = escape(what)
+            text = escape(said(what))
             progress.update(task, completed=done, total=total or None, description=text, refresh=not done)
 
         yield tell
@@ -153,8 +153,8 @@ def standard_output_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Say]:
-    """A context that shows on a terminal what is being done; it gives the function that changes this text."""
+    """A context that says on a terminal what is being done; it gives the function that changes this sentence."""
     from rich.markup import escape
 
-    with make_console(stderr=True).status(f"{escape(what)} …") as status:
-        yield lambda now: status.update(escape(f"{now} …"))
+    with make_console(stderr=True).status(f"{escape(said(what))} …") as status:
+        yield lambda now: status.update(f"{escape(said(now))} …")

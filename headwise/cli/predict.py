@@ -83,7 +83,7 @@ def predict(
     from headwise import tasks
     from headwise.tasks.rows.tables import cut_notes
 
-    with working(f"loading {run}"):
+    with working(Sentence("loading {name}").format(name=run)):
         task = tasks.load(run)
     if context is not None and not task.reads_pairs:
         raise ArgumentError(
@@ -99,7 +99,7 @@ def predict(
             _stream(task, run, file, out, engine, bulk)
             return
         _check_whole(file, why, engine, bulk)
-    with working(f"reading {file}" if file is not None else "answering"):
+    with working(Sentence("reading {name}").format(name=file) if file is not None else "answering"):
         if task.reads_files:
             rows = _predict_files(task, [*lines, *([str(file)] if file else [])])
         elif file is not None:
@@ -108,7 +108,7 @@ def predict(
             asked = _asked(task, lines, context)
             answers = task.predict(asked)
             note(cut_notes(task.cut(asked), range(1, len(lines) + 1), "input"))
-            rows = [_put_beside({"input": line}, row) for line, row in zip(lines, answers, strict=True)]
+            rows = [_put_beside({Sentence("input"): line}, row) for line, row in zip(lines, answers, strict=True)]
     if out is None:
         _print(rows, getattr(task, "writes", None))
         return
@@ -136,9 +136,9 @@ def _say_written(out: Path, rows: int) -> None:
 def _check(inputs: Sequence[str], context: str | None, file: Path | None, out: Path | None) -> None:
     """Check that the options fit together and that --out can be written, before a model is loaded."""
     if bool(inputs) == (file is not None):
-        said = "both" if inputs else "neither"
+        received = Sentence("both" if inputs else "neither")
         raise click.UsageError(
-            Sentence("Expected an INPUT or --file PATH. Received: {received}.").format(received=said),
+            Sentence("Expected an INPUT or --file PATH. Received: {received}.").format(received=received),
             click.get_current_context(),
         )
     if context is not None and file is not None:
@@ -284,7 +284,9 @@ def _table(rows: Sequence[Row]) -> Table:
     names = list(rows[0])[:_MOST]
     for name in names:
         table.add_column(
-            Text(printable(name)), justify="right" if isinstance(rows[0][name], float) else "left", overflow="fold"
+            Text(printable(said(name) if isinstance(name, Sentence) else name)),
+            justify="right" if isinstance(rows[0][name], float) else "left",
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*(Text(printable(_shown(row[name]))) for name in names))

@@ -15,10 +15,10 @@ import click
 from headwise.cli.bulk import check_ray, ray_options
 from headwise.cli.files import check_writable, size
 from headwise.cli.layers import parse_layers
-from headwise.cli.loading import load_model, make_only, plural, tell_missing
+from headwise.cli.loading import load_model, make_only, tell_missing
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
-from headwise.language import Sentence, echo, printable, said
+from headwise.language import Sentence, counted, echo, printable, said
 from headwise.tables import make_console
 from headwise.tasks.rows.sources import readable
 
@@ -113,7 +113,7 @@ def profile(
             "{file}",
             out=out,
             size=size(out.stat().st_size),
-            heads=plural(sum(1 for _ in found.heads()), "head"),
+            heads=counted(sum(1 for _ in found.heads()), "head"),
             found=found,
             file=shlex.quote(str(out)),
         )
@@ -124,7 +124,7 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
     from headwise.profiles.corpus import of_dataset, of_file
 
     if (path is None) == (dataset is None):
-        received = "neither" if path is None else "both"
+        received = Sentence("neither" if path is None else "both")
         raise ArgumentError(
             Sentence("expected a corpus: --file PATH or --dataset NAME. Received: {received}").format(received=received)
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
-from headwise.language import echo, printable, said
+from headwise.language import Sentence, counted, echo, printable, said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST = 12  # labels of a confusion table that fit on a terminal
 
 
-def print_scores(scores: Scores, title: str) -> None:
+def print_scores(scores: Scores, title: Sentence) -> None:
     """Print the scores, the confusion table of a classifier, and notes on rows that were not scored."""
     print_report(scores_table(scores, title))
     if 0 < len(scores.labels) <= _MOST:
@@ -29,20 +29,20 @@ def print_scores(scores: Scores, title: str) -> None:
         echo(said("note: {sentence}", sentence=sentence))
 
 
-def scores_table(scores: Scores, title: str) -> Group:
+def scores_table(scores: Scores, title: Sentence) -> Group:
     """Make a table with one row per score: the model's value, then the value of each baseline."""
     from rich.text import Text
 
-    rows = f"{scores.count:,} row" + ("" if scores.count == 1 else "s")
     table = plain_table()
     table.add_column(said("score"))
     table.add_column(said("model"), justify="right", style="bold")
     for name in scores.baselines:
-        table.add_column(Text(printable(name)), justify="right")
+        table.add_column(Text(printable(said(name))), justify="right")
     for name, value in scores.values.items():
         others = [number(each[name]) if name in each else "" for each in scores.baselines.values()]
-        table.add_row(Text(printable(name)), number(value), *others)
-    return titled(f"{title}, {rows}", table)
+        shown = name if (meaning := said(name)) == name else f"{name} {meaning}"
+        table.add_row(Text(printable(shown)), number(value), *others)
+    return titled(said("{title}, {rows}", title=title, rows=counted(scores.count, "row")), table)
 
 
 def confusion_table(scores: Scores) -> Group:

@@ -98,7 +98,11 @@ def _said_of_several(one: str, several: str, count: int) -> str:
 
 def hint(error: Exception) -> str:
     """Return advice for an error, in the language in use; "" in English, where the message itself has the advice."""
-    return "" if language.language() == "en" else next(said(text) for kind, text in _HINTS if isinstance(error, kind))
+    if language.language() == "en":
+        return ""
+    if install := re.search(r"pip install( -U)?( \"[^\"]*\"| \w[\w-]*)+", str(error)):
+        return said("Run {command}", command=install[0])
+    return next(said(text) for kind, text in _HINTS if isinstance(error, kind))
 
 
 # The first entry whose class fits is used. The message itself stays English, so that people find it on the web.

@@ -18,7 +18,7 @@ from headwise.cli.files import size
 from headwise.cli.scores import print_scores
 from headwise.cli.shared import shared
 from headwise.errors import HeadwiseError
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence, counted, echo, said, sentence_of
 from headwise.tasks import kinds
 from headwise.tasks.training.folder import alone, check_new
 
@@ -161,8 +161,8 @@ def _train(
         return
     folder = out or Path(f"{word}-run")
     if data is None and not resume:
-        said = f"DATA is missing: expected, for example, {options.data_example}."
-        raise click.UsageError(said, click.get_current_context())
+        missing = Sentence("DATA is missing: expected, for example, {example}.").format(example=options.data_example)
+        raise click.UsageError(missing, click.get_current_context())
     if not resume:
         if not _LAUNCHED & os.environ.keys():  # with several processes only the first may look, in `fit`
             check_new(folder)
@@ -185,7 +185,10 @@ def _check(options: type[TrainOptions], given: dict[str, Any], config: Path | No
             raise
         is_of_file = config and name in given.keys() - on_line
         where = f"--config {config}: {name}" if is_of_file else f"--{name.replace('_', '-')}"
-        raise type(error)(f"{where}: {rest}") from error
+        told = Sentence(f"{where}: {rest}")
+        if isinstance(known := sentence_of(error), Sentence) and "option" in known.values:
+            told = Sentence(told, known.template, {**known.values, "option": where})
+        raise type(error)(told) from error
 
 
 def _read_data_name(folder: Path) -> str:
@@ -207,14 +210,9 @@ def _fit(word: str, data: str, folder: Path, resume: bool, given: dict[str, Any]
     # Another training in this folder is told of now, not after the data were read.
     with alone(folder) if _is_first() else nullcontext(), encoded_as(options.encoding):
         read = kind.read(data, options)
-    _say(f"{read.name}: {len(read):,} row{'' if len(read) == 1 else 's'}")
-    return kind.fit(read, out=folder, resume=resume, **given)
-
-
-def _say(sentence: str) -> None:
-    """Print a sentence to standard error, as the training does."""
     if _is_first():
-        echo(sentence, err=True)
+        echo(said("{name}: {rows}", name=read.name, rows=counted(len(read), "row")), err=True)
+    return kind.fit(read, out=folder, resume=resume, **given)
 
 
 def _is_first() -> bool:
@@ -229,11 +227,11 @@ def _sum_up(task: Task[Any], folder: Path, data: str) -> None:
     from headwise.tasks.rows.sources import find_suffix
 
     if task.scores is not None:
-        print_scores(task.scores, "validation")
+        print_scores(task.scores, Sentence("validation"))
     run, test = shlex.quote(str(folder)), f"test{find_suffix(Path(data)) or '.csv'}"
     written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     echo(said("Wrote {run} ({size}). Next:", run=run, size=size(written)))
-    example = shlex.quote(data) if task.reads_files else task.options.input_example
+    example = shlex.quote(data) if task.reads_files else said(task.options.input_example)
     views = [f"view {run} {example}"] if example else []
     for command in (f"predict {run} {example or f'--file {test}'}", f"evaluate {run} {test}", *views):
         echo(f"  headwise {command}")

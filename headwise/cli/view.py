@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.anything import view_images, view_texts
+from headwise.cli.anything import reading, view_images, view_texts
 from headwise.cli.files import NamedText, check_writable, encoded, read_texts, size
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
-from headwise.cli.loading import plural
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
 from headwise.extras import need
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence, counted, echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def view(
         if not serve:
             from headwise.viewer import write_page
 
-            say(f"writing {target}")
+            say(Sentence("writing {name}").format(name=target))
             write_page(target, found.inputs, title=found.title, made=found.made)
 
     found.print_tables(make_console(highlight=False))
@@ -180,7 +179,8 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
         files_of.setdefault(os.path.realpath(path), []).append(path)
     for same in files_of.values():
         if len(same) > 1:
-            echo(f"headwise: {same[0]} was given {len(same)} times; it is shown once", err=True)
+            told = said("headwise: {path} was given {times} times; it is shown once", path=same[0], times=len(same))
+            echo(told, err=True)
     return [same[0] for same in files_of.values()]
 
 
@@ -254,7 +254,7 @@ def _read_by_bert(
     shown = choose_layers(ranges, bert.config.num_layers)
     seen, tables = [], []
     for number, each in enumerate(named, start=1):
-        say(f"reading {each.name} ({number} of {len(named)})")
+        say(reading(each.name, number, len(named)))
         seen.append(_look(bert, tokenizer, each))
         tables.append(summarise(seen[-1], shown))
     inputs = named_inputs(seen, [each.title for each in named], shown)
@@ -292,5 +292,5 @@ def _counts(inputs: Sequence[Input]) -> str:
     return (
         said("; ")
         + several
-        + said("{layers}, up to {lengths} tokens", layers=plural(layers, "layer"), lengths=max(lengths))
+        + said("{layers}, up to {lengths} tokens", layers=counted(layers, "layer"), lengths=max(lengths))
     )

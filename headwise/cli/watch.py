@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut, tell_unknown
+from headwise.cli.files import NamedText, check_writable, read_lines, read_texts, size, tell_cut
 from headwise.cli.layers import LayerRange, parse_layers
-from headwise.cli.loading import DTYPES, load_model, make_only, plural, tell_missing
+from headwise.cli.loading import DTYPES, load_model, make_only, tell_missing
 from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, encoding, shared
+from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence, counted, echo, join, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def watch(
     named = read_texts(texts, files)
 
     with progress_bar() as tell:
-        tell(0, 0, f"loading {model or 'the model'}")
+        tell(0, 0, Sentence("loading {name}").format(name=model or Sentence("the model")))
         pretrained = load_model(model, generates=generate is not None, dtype=dtype)
         tell_missing(pretrained)
         tokens = _encode(pretrained, named, max_length, generate or 0)
@@ -107,7 +108,7 @@ def watch(
             tell_unknown(each.name, read)
         seen = _run(pretrained, tokens, make_only(pretrained.model, ranges, patterns), values, generate, tell)
         _check(seen)
-        tell(0, 0, f"writing {out}")
+        tell(0, 0, Sentence("writing {name}").format(name=out))
         seen.save(out)
 
     from headwise.cli.heads import print_unseen
@@ -117,7 +118,7 @@ def watch(
         echo(said("note: shorter texts are padded with [PAD], and headwise stats includes the padding rows"))
     heads = sorted({record.shape[1] for record in seen})
     counts = Sentence("{layers} of {heads} heads").format(
-        layers=plural(len(seen.layers), "layer"), heads=" or ".join(map(str, heads))
+        layers=counted(len(seen.layers), "layer"), heads=join(map(str, heads), " or ")
     )
     lengths = sorted({record.shape[3] for record in seen})
     examples = f"{len(named)} × " if len(named) > 1 else ""
@@ -128,7 +129,7 @@ def watch(
             size=size(out.stat().st_size),
             counts=counts,
             examples=examples,
-            tokens=" or ".join(map(str, lengths)),
+            tokens=join(map(str, lengths), " or "),
             file=shlex.quote(str(out)),
         )
     )
@@ -149,13 +150,15 @@ def _print_statistics(
 
     found, tokens, coverage = RunningSummary(), 0, None
     with progress_bar() as tell:
-        tell(0, 0, f"loading {model or 'the model'}")
+        tell(0, 0, Sentence("loading {name}").format(name=model or Sentence("the model")))
         pretrained = load_model(model, generates=False, dtype=dtype)
         tell_missing(pretrained)
         only = make_only(pretrained.model, ranges, patterns)
         for document in documents:
             (read,) = _encode(pretrained, [document], max_length, 0)
-            advance = _steps(tell, f"reading text {found.runs + 1}", -(-len(read.ids) // chunk))
+            advance = _steps(
+                tell, Sentence("reading text {number}").format(number=found.runs + 1), -(-len(read.ids) // chunk)
+            )
             with watch(pretrained.model, only=only, statistics=found.statistics(), keep=False) as seen:
                 pretrained.read_on(read, chunk, advance)
             _check(seen)
@@ -170,7 +173,7 @@ def _print_statistics(
     console = make_console(highlight=False)
     print_whole(console, found.summary())
     print_unseen(console, coverage)
-    echo(said("Read {runs}, {tokens:,} tokens.", runs=plural(found.runs, "text"), tokens=tokens))
+    echo(said("Read {runs}, {tokens:,} tokens.", runs=counted(found.runs, "text"), tokens=tokens))
 
 
 def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int | None, generate: int) -> list[Tokens]:
@@ -246,9 +249,12 @@ def _check(seen: Seen) -> None:
                 )
             )
     if not seen:
-        said = [f"{site.name} was {site.status}: {site.how}" for site in unseen[:1]] or seen.coverage().notes
+        was = Sentence("{site} was {status}: {how}")
+        why = [was.format(site=each.name, status=Sentence(each.status), how=each.how) for each in unseen[:1]]
         raise RecordError(
-            Sentence("no attention was recorded, so no file was written: {reasons}").format(reasons=". ".join(said))
+            Sentence("no attention was recorded, so no file was written: {reasons}").format(
+                reasons=join(why or seen.coverage().notes, ". ")
+            )
         )
 
 

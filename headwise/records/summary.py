@@ -279,7 +279,10 @@ def head_table(
         caption = " · ".join([*map(_explained, shown), said("pair: query → key")])
     if title is None:
         layers = dict.fromkeys((row.index, row.layer) for row in rows)
-        title = "\n".join(said("layer ") + line for line in paths.legend(list(layers)))
+        title = "\n".join(
+            said("layer {number}: {path}", number=number, path=path)
+            for number, _, path in (line.partition(": ") for line in paths.legend(list(layers)))
+        )
 
     def cells(row: HeadSummary, *, first: bool) -> list[Cell]:
         """Return the cells of one row. `first`: whether the row is the first of its layer and call."""

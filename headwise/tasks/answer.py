@@ -16,6 +16,7 @@ from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
+from headwise.language import Sentence
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, take_text
@@ -87,7 +88,9 @@ class Answer(Task[AnswerOptions]):
     def learn(cls, data: Data, options: AnswerOptions) -> Answer:
         if not any(data.columns["answers"]):
             raise ArgumentError(
-                f"{data.name}: expected questions with answers. Received: no answers in {len(data)} rows"
+                Sentence("{name}: expected questions with answers. Received: no answers in {count} rows").format(
+                    name=data.name, count=len(data)
+                )
             )
         contexts = list(dict.fromkeys(data.columns["context"]))
         encoder, subwords = encoders.make([*data.columns["question"], *contexts], options)
@@ -215,9 +218,9 @@ class Answer(Task[AnswerOptions]):
             values=_values(called, answers, contexts),
             count=len(data),
             baselines={
-                f"the first {count} token{'s' * (count > 1)}, as an answer has in the mean": _values(
-                    beginnings, answers, contexts
-                ),
+                Sentence("the first {count} token{s}, as an answer has in the mean").format(
+                    count=count, s="s" * (count > 1)
+                ): _values(beginnings, answers, contexts),
                 "the first sentence": _values(sentences, answers, contexts),
             },
             left_out=(*data.left_out, *self.remarks(data)),
@@ -334,12 +337,18 @@ def _pair(given: Any) -> tuple[str, str]:
     """Return (question, context), given as a pair or as one string with [SEP] between them."""
     parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise ArgumentError(f'expected "question {SEPARATOR} context", or the two as a pair. Received: {brief(given)}')
+        raise ArgumentError(
+            Sentence('expected "question {separator} context", or the two as a pair. Received: {given}').format(
+                separator=SEPARATOR, given=brief(given)
+            )
+        )
     question, context = parts
     if isinstance(given, str):
         question, context = question.strip(), context.strip()
     if not question.strip() or not context.strip():
-        raise ArgumentError(f"expected a non-empty question and context. Received: {brief(given)}")
+        raise ArgumentError(
+            Sentence("expected a non-empty question and context. Received: {given}").format(given=brief(given))
+        )
     return question, context
 
 

@@ -16,6 +16,7 @@ from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
+from headwise.language import Sentence
 from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
@@ -148,11 +149,13 @@ class Classify(Task[ClassifyOptions]):
             For each input "label", "probability" (of that label), and "probability of …" each label.
         """
         probabilities = self._probabilities(self.encode(self._inputs(inputs), targets=False))
+        each = [Sentence("probability of {label}").format(label=label) for label in self.labels]
         found = []
         for row in probabilities.tolist():
             most = max(range(len(row)), key=row.__getitem__)
-            named = {f"probability of {label}": share for label, share in zip(self.labels, row, strict=True)}
-            found.append({"label": list(self.labels)[most], "probability": row[most], **named})
+            found.append(
+                {"label": list(self.labels)[most], "probability": row[most], **dict(zip(each, row, strict=True))}
+            )
         return found
 
     def evaluate(self, source: Any) -> Scores:
@@ -292,7 +295,11 @@ class Classify(Task[ClassifyOptions]):
         pairs = [tuple(text) if isinstance(text, list | tuple) else self._pair(text) for text in texts]
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
-            raise ArgumentError(f"expected {expected} for each input. Received: {len(wrong[0])}: {brief(wrong[0])}")
+            raise ArgumentError(
+                Sentence("expected {expected} for each input. Received: {count}: {wrong}").format(
+                    expected=expected, count=len(wrong[0]), wrong=brief(wrong[0])
+                )
+            )
         columns = {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}
         for texts in columns.values():
             check_filled(texts)
@@ -315,13 +322,17 @@ def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
     counts = Counter(data.columns["label"])
     if len(counts) < 2:
         raise ArgumentError(
-            f"{data.name}: expected at least two different labels in column {options.label!r}. Received: only "
-            f"{next(iter(counts))!r}, in {len(data)} rows"
+            Sentence(
+                "{name}: expected at least two different labels in column {label!r}. Received: only {received!r}, "
+                "in {count} rows"
+            ).format(name=data.name, label=options.label, received=next(iter(counts)), count=len(data))
         )
     if len(counts) > 2 and len(counts) > len(data) / 2:
         raise ArgumentError(
-            f"{data.name}: column {options.label!r} has {len(counts)} different labels in {len(data)} rows: most occur "
-            "only once and cannot be learned. Is it the column of labels?"
+            Sentence(
+                "{name}: column {label!r} has {count} different labels in {rows} rows: most occur only once "
+                "and cannot be learned. Is it the column of labels?"
+            ).format(name=data.name, label=options.label, count=len(counts), rows=len(data))
         )
     return {label: counts[label] for label in sorted(counts, key=_in_order)}
 

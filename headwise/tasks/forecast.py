@@ -20,6 +20,7 @@ from headwise.errors import ArgumentError
 from headwise.graphs import patch_forecaster
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
+from headwise.language import Sentence
 from headwise.models.patch_forecaster import CausalPatchForecaster, PatchForecaster, PatchForecasterConfig
 from headwise.tasks.columns import Columns, Row
 from headwise.tasks.forecasting import served
@@ -109,12 +110,21 @@ class Forecast(Task[ForecastOptions]):
         if not held:
             longest = max(map(len, group_rows(data).values()))
             raise ArgumentError(
-                f"{data.name}: expected {least + options.horizon} rows or more in some series, to learn from and to "
-                f"hold out (context {options.context} + 2 × horizon {options.horizon}). Received: {longest}; choose a "
-                "smaller context or horizon, or give --validation FILE"
+                Sentence(
+                    "{name}: expected {least} rows or more in some series, to learn from and to hold out (context "
+                    "{context} + 2 × horizon {horizon}). Received: {longest}; choose a smaller context or horizon, or "
+                    "give --validation FILE"
+                ).format(
+                    name=data.name,
+                    least=least + options.horizon,
+                    context=options.context,
+                    horizon=options.horizon,
+                    longest=longest,
+                )
             )
-        said = (f"{len(whole)} series too short to hold out a part, used for training as a whole",) if whole else ()
-        return data.take(learned), replace(data.take(held), left_out=said)
+        short = Sentence("{count} series too short to hold out a part, used for training as a whole")
+        notes = (short.format(count=len(whole)),) if whole else ()
+        return data.take(learned), replace(data.take(held), left_out=notes)
 
     @classmethod
     def learn(cls, data: Data, options: ForecastOptions) -> Self:
@@ -131,8 +141,10 @@ class Forecast(Task[ForecastOptions]):
         for place, channel in enumerate(channels):
             if all(each["constant"][place] for each in facts.values()):
                 raise ArgumentError(
-                    f"{data.name}: column {channel!r} is constant, so there is nothing to learn. Name other columns "
-                    "with --target"
+                    Sentence(
+                        "{name}: column {column!r} is constant, so there is nothing to learn. Name other columns with "
+                        "--target"
+                    ).format(name=data.name, column=channel)
                 )
         if isinstance(data, SeriesData):  # other data are read as these were
             options = replace(options, time=data.time, time_format=data.time_format)
@@ -269,9 +281,9 @@ class Forecast(Task[ForecastOptions]):
             torch.tensor(np.array([facts[word] for _, facts in self.scales(data)])) for word in ("spread", "naive")
         )
         own = ForecastSums(self.channels, self.quantiles)
-        baselines = {"last value": ForecastSums(self.channels, self.quantiles)}
+        baselines: dict[str, ForecastSums] = {"last value": ForecastSums(self.channels, self.quantiles)}
         if 1 < self.season <= self.options.context:
-            seasonal = f"seasonal naive, {self.season} steps"
+            seasonal = Sentence("seasonal naive, {steps} steps").format(steps=self.season)
             baselines[seasonal] = ForecastSums(self.channels, self.quantiles)
         for y_NCFO, batch_NCS, places in self._forecasts(windows):
             context_NCS, truth_NCF = batch_NCS.split((self.options.context, self.options.horizon), dim=-1)
@@ -370,8 +382,9 @@ class Forecast(Task[ForecastOptions]):
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
-                f"{data.name}: there is no column {lacking[0]!r}, which the task was trained on. "
-                f"The columns are: {', '.join(map(repr, list_channels(data)))}"
+                Sentence(
+                    "{name}: there is no column {column!r}, which the task was trained on. The columns are: {columns}"
+                ).format(name=data.name, column=lacking[0], columns=", ".join(map(repr, list_channels(data))))
             )
         for name, values_TC in _arrays(data, self.channels):
             facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise import plugins
 from headwise.errors import ArgumentError, CheckpointError
+from headwise.language import Sentence
 from headwise.tasks.registered import BUILT_IN, DEFINED, GROUP, names
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def find_class(name: str) -> type[Task[Any]]:
     elif (entry := plugins.found(GROUP).get(name)) is not None:
         kind = plugins.load(entry)
     else:
-        raise ArgumentError(f"no task has this name: expected one of {', '.join(names())}. Received: {name!r}")
+        raise ArgumentError(
+            Sentence("no task has this name: expected one of {names}. Received: {name!r}").format(
+                names=", ".join(names()), name=name
+            )
+        )
     return kind
 
 
@@ -58,5 +63,9 @@ def load(folder: str | Path) -> Task[Any]:
     folder = Path(folder).expanduser()
     name = run.read_config(folder)["task"]
     if name not in names():
-        raise CheckpointError(f"{folder}: expected a run of one of {', '.join(names())}. Received: {name!r}")
+        raise CheckpointError(
+            Sentence("{folder}: expected a run of one of {names}. Received: {name!r}").format(
+                folder=folder, names=", ".join(names()), name=name
+            )
+        )
     return run.restore(folder, find_class(name))

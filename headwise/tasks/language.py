@@ -20,6 +20,7 @@ from headwise.errors import ArgumentError, HeadwiseError, brief
 from headwise.graphs import causal_language_model, text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
+from headwise.language import Sentence
 from headwise.models import Bert, BertConfig
 from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
@@ -224,7 +225,7 @@ class Language(Task[LanguageOptions]):
             right += int((logits_NV.argmax(-1) == tokens_N).sum())
             counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()
         if isinstance(counts, int) or not counts.sum():
-            raise ArgumentError(f"{data.name}: it has no token to predict")
+            raise ArgumentError(Sentence("{name}: it has no token to predict").format(name=data.name))
         share = counts[counts > 0] / counts.sum()
         values = {"perplexity": _exp(total / float(counts.sum())), "accuracy": right / float(counts.sum())}
         unigram = {"perplexity": _exp(float(-(share * share.log()).sum())), "accuracy": float(share.max())}
@@ -355,10 +356,15 @@ class Masked(Language):
         at = ids_1S == self.subwords.mask
         wanted = text.count(MASK)
         if not wanted or int(at.sum()) < wanted:
-            said = f"Received: {brief(text)}"
+            told = Sentence("Received: {text}").format(text=brief(text))
             if wanted:
-                said = f"The {MASK} at the end of this text is beyond the {self.block} tokens that are read"
-            raise ArgumentError(f"expected a text with {MASK} where a token is to be found. {said}")
+                beyond = Sentence("The {mask} at the end of this text is beyond the {block} tokens that are read")
+                told = beyond.format(mask=MASK, block=self.block)
+            raise ArgumentError(
+                Sentence("expected a text with {mask} where a token is to be found. {told}").format(
+                    mask=MASK, told=told
+                )
+            )
         with torch.no_grad():
             shares = self.model(ids_1S, at=at).float().softmax(-1)[:, self._words.to(ids_1S.device)]
         best = shares.topk(SHOWN)

@@ -20,6 +20,7 @@ from headwise.graphs import image_text
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
 from headwise.graphs.session import Sessions
+from headwise.language import Sentence
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
@@ -124,7 +125,9 @@ class Match(Task[MatchOptions]):
         texts = list(dict.fromkeys(data.columns["text"]))
         if len(texts) < 2:
             raise ArgumentError(
-                f"{data.name}: expected at least two different texts. Received: only {brief(texts[0], 60)}"
+                Sentence("{name}: expected at least two different texts. Received: only {text}").format(
+                    name=data.name, text=brief(texts[0], 60)
+                )
             )
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
         gallery = Gallery.of(images, texts, options.gallery)

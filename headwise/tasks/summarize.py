@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from headwise.language import Sentence
 from headwise.tasks.options.summarize import SummarizeOptions
 from headwise.tasks.rows.sources import open_table
 from headwise.tasks.rows.tables import Data, find_column, read_table
@@ -52,8 +53,10 @@ class Summarize(TextToText[SummarizeOptions]):
     def score(self, pairs: Pairs, written: list[str], examples: list[Example]) -> tuple[Values, dict[str, Values]]:
         """Compute ROUGE, beside two baselines: the first words of the text, and the summary of another text."""
         count = self.summary_words
-        baselines = {
-            f"the first {count} words": rouge([first_words(text, count) for text in pairs.sources], pairs.references)
+        baselines: dict[str, Values] = {
+            Sentence("the first {count} words").format(count=count): rouge(
+                [first_words(text, count) for text in pairs.sources], pairs.references
+            )
         }
         if len(written) > 1:
             others = [pairs.references[i - 1][0] for i in range(len(written))]

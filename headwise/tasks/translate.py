@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headwise.language import Sentence
 from headwise.tasks.options.translate import TranslateOptions
 from headwise.tasks.rows.aligned_lines import are_aligned, read_aligned
 from headwise.tasks.rows.chunks import find_layout
@@ -115,13 +116,15 @@ def _note(names: dict[str, str], data: Data) -> str | None:
     if found == ("1", "2"):
         first = [data.columns[side][0] for side in SIDES]
         if data.numbers[0] == 1 and all(_WORD.fullmatch(cell) for cell in first):
-            return (
-                f"the first line is read as a pair, {first[0]!r} and {first[1]!r}. If it is a header, give these names "
-                "as source and target"
+            told = Sentence(
+                "the first line is read as a pair, {source!r} and {target!r}. If it is a header, give these names as "
+                "source and target"
             )
+            return told.format(source=first[0], target=first[1])
     elif found != SIDES:
-        return (
-            f"the first line is read as a header: {names['source']!r} is the source, {names['target']!r} the target. "
-            "If it is a pair, give source=1 and target=2"
+        told = Sentence(
+            "the first line is read as a header: {source!r} is the source, {target!r} the target. If it is a pair, "
+            "give source=1 and target=2"
         )
+        return told.format(**names)
     return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.files import read_json
+from headwise.language import Sentence
 from headwise.text.labels import label, own_offsets
 from headwise.text.spelling import Spelling, is_sign
 from headwise.text.tokens import Tokens
@@ -52,7 +53,9 @@ class Tokenizer:
             return cls(load_backend(folder / "tokenizer.json"))
         if (folder / "vocab.txt").is_file():
             return cls(_build_wordpiece(folder))
-        raise CheckpointError(f"no tokenizer in {folder}: expected tokenizer.json or vocab.txt")
+        raise CheckpointError(
+            Sentence("no tokenizer in {folder}: expected tokenizer.json or vocab.txt").format(folder=folder)
+        )
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
@@ -140,7 +143,9 @@ def load_backend(path: Path) -> tokenizers.Tokenizer:
     except BaseException as cause:  # the Rust library raises plain Exception, or PanicException, which is none
         if not isinstance(cause, Exception) and type(cause).__name__ != "PanicException":
             raise
-        raise CheckpointError(f"cannot read {path}: {cause}. Copy or download the file again") from cause
+        raise CheckpointError(
+            Sentence("cannot read {path}: {cause}. Copy or download the file again").format(path=path, cause=cause)
+        ) from cause
 
 
 def _build_wordpiece(folder: Path) -> tokenizers.Tokenizer:
@@ -167,9 +172,17 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         with path.open(encoding="utf-8") as lines:
             vocabulary = {line.rstrip("\n"): id_ for id_, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}. Expected one token per line, in UTF-8") from cause
+        raise CheckpointError(
+            Sentence("cannot read {path}: {cause}. Expected one token per line, in UTF-8").format(
+                path=path, cause=cause
+            )
+        ) from cause
     if missing := {"[CLS]", "[SEP]", "[UNK]"} - vocabulary.keys():
-        raise CheckpointError(f"{path} is not a BERT vocabulary: it has no {', '.join(sorted(missing))}")
+        raise CheckpointError(
+            Sentence("{path} is not a BERT vocabulary: it has no {missing}").format(
+                path=path, missing=", ".join(sorted(missing))
+            )
+        )
     if "<s>" in vocabulary:
         raise CheckpointError(
             f"{path} is not a BERT vocabulary: it has <s>, as that of MPNet, whose signs are others. Expected "

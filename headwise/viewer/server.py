@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, FileError
 from headwise.extras import need
-from headwise.language import echo
+from headwise.language import echo, said
 from headwise.viewer.inputs import Input
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def serve_site(make: Make, *, title: str, port: int = 0, open_page: bool = False
     `make`: port -> application; the other arguments and the errors: see `serve`.
     """
     with _site(make, port) as (site, listener):
-        echo(f"Serving {' '.join(title.split())} at {site.url} — Ctrl-C stops it")
+        echo(said("Serving {title} at {url} — Ctrl-C stops it", title=" ".join(title.split()), url=site.url))
         if open_page:  # in a thread, because a browser in the terminal blocks until it is closed
             threading.Thread(target=webbrowser.open, args=(site.url,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):

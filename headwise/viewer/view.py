@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.language import LANGUAGES, echo, known
+from headwise.language import LANGUAGES, echo, known, said
 from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook
@@ -70,5 +70,5 @@ def view(
     path = PAGE if out is None else Path(out)
     write_page(path, inputs, title=title, language=language)
     if out is None:
-        echo(f"headwise: wrote {path}: open it in a browser; it needs no network", err=True)
+        echo(said("headwise: wrote {path}: open it in a browser; it needs no network", path=path), err=True)
     return path

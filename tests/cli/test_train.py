@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headwise.cli import task_options
-from headwise.cli.train import _say, train
+from headwise.cli.train import _is_first, train
 from headwise.tasks.kinds import BUILT_IN, find_options
 from headwise.tasks.options.train import make
 
@@ -160,13 +160,12 @@ def test_a_run_from_a_file_to_its_scores(run: Run, tmp_path: Path) -> None:
     assert yaml.safe_load(same) == kept["options"]
 
 
-def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "any", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    for rank in ("1", "0"):
+    for rank, speaks in (("1", False), ("0", True)):
         monkeypatch.setenv("RANK", rank)
-        _say(f"this is {rank}")
-    assert capsys.readouterr().err == "this is 0\n"
+        assert _is_first() is speaks
 
 
 def test_an_interrupted_run_says_how_it_goes_on_and_goes_on(run: Run, tmp_path: Path) -> None:

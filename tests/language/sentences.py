@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2] / "headwise"
 PLACE = r"(?<!\{)\{[\w.]+(?:![rsa])?(?::[^{}]*)?\}"  # of a value: "{rows:,}"
 LEAST = 7  # letters of its own in a sentence with values
 
+GIVEN = ("said", "Sentence", "Heading", "working", "say")  # functions and classes whose first argument is shown
+
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
     *(f"doctor/{name}.py" for name in ("diagnosis", "finding", "limits", "patient", "subject")),
@@ -123,8 +125,12 @@ def is_sentence(text: str) -> bool:
 
 def _given(tree: ast.AST, *, errors: bool = True) -> Iterator[ast.expr]:
     """The strings that are given to `said`, `Sentence` and `Heading`; those of errors, too, or not."""
-    if isinstance(tree, ast.Call) and _name(tree.func) in ("said", "Sentence", "Heading") and tree.args:
-        yield from _within(tree.args[0])
+    if isinstance(tree, ast.Call) and tree.args:
+        first = tree.args[0]
+        if _name(tree.func) in GIVEN or (
+            _name(tree.func) == "echo" and isinstance(first, ast.Constant | ast.JoinedStr)
+        ):
+            yield from _within(first)
     if isinstance(tree, ast.Raise) and not errors:
         return
     for node in ast.iter_child_nodes(tree):

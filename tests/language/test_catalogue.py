@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -17,19 +18,26 @@ from tests.language import sentences
 ENTRIES = read_catalogue("zh")
 
 # What code puts together of several strings.
-COUNTED = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "second")
+COUNTED = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "row")
 COMPOSED = {
-    *(f"{{n}} {word}{ending}" for word in COUNTED for ending in ("", "s")),
-    *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", " and ")),
+    *(f"{{n:,}} {word}{ending}" for word in COUNTED for ending in ("", "s")),
+    *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", ". ", " and ", " or ")),
+    *(f"validation {score}" for score in ("loss", "accuracy")),
     *(f"{vectors} from {{first}}" for vectors in PLURALS.values()),
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
     *(f"RoPE over {pairs}" for pairs in ("halves", "neighbours")),
     *(" in nats", " in tokens", "Try"),
+    *("permission denied", "is a directory", "not a directory", "no such file or directory", "no space left on device"),
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click
     *(f"Invalid value{of}: {{message}}" for of in ("", " for {param_hint}")),
     *("Missing argument", "Missing option", "Missing parameter", "Missing command.", "file", "directory", "path"),
     *("No such option {name!r}.", "No such command {name!r}.", "Option {name!r} requires an argument."),
-    *("Did you mean {possibility}?", "Option {name!r} does not take a value.", "{value!r} is not {choice}."),
+    *(
+        "Choose from:\n\t{choices}",
+        "Did you mean {possibility}?",
+        "Option {name!r} does not take a value.",
+        "{value!r} is not {choice}.",
+    ),
     *("{value!r} is not a valid {number_type}.", "{value} is not in the range {range}."),
     *("{value!r} is not one of {choices}.", "{name} {filename!r} does not exist."),
     *("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
@@ -51,11 +59,7 @@ def needed() -> set[str]:
 
 def test_every_sentence_of_the_code_is_translated() -> None:
     missing = sorted(needed() - ENTRIES.keys())
-    assert not missing, "add to headwise/locale/zh/LC_MESSAGES/headwise.po:\n\n" + "\n".join(map(_entry, missing))
-
-
-def _entry(english: str) -> str:
-    return "msgid " + '"' + english.replace("\\", "\\\\").replace('"', '\\"') + '"\nmsgstr ""\n'
+    assert not missing, "add to headwise/locale/zh.json:\n\n" + json.dumps(missing, indent=1, ensure_ascii=False)
 
 
 def test_nothing_is_translated_that_no_code_says() -> None:

@@ -9,12 +9,13 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from headwise import language
 from headwise.cli import main
-from headwise.language import Sentence, join, packed, said, unpacked
+from headwise.language import Sentence, counted, join, packed, said, unpacked
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_words_of_somebodys_code_stay(chinese: None) -> None:
 
 
 def test_a_sentence_is_english_for_programs_and_outlives_a_copy(chinese: None) -> None:
-    told = join([Sentence("{n} bugs").format(n=2), Sentence("{n} risk").format(n=1)])
+    told = join([counted(2, "bug"), counted(1, "risk")])
     assert json.dumps(told) == '"2 bugs, 1 risk"'
     for again in (
         copy.deepcopy(told),
@@ -114,8 +115,11 @@ def test_help_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert not [line for line in lines if line.strip()[:1] in tuple("，。；：、）”")]
 
 
-def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stats", "no.hw", "--lang", "zh"]) == 2
+def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.hw").write_bytes(b"no records")
+    assert main(["stats", str(tmp_path / "broken.hw"), "--lang", "zh"]) == 2
     message, hint = capsys.readouterr().err.splitlines()
     assert message.startswith("headwise: ")
     assert message.isascii()
@@ -123,7 +127,7 @@ def test_an_error_of_the_command_is_said_and_one_of_the_library_has_a_hint(capsy
     assert main(["view", "a text", "--port", "8000", "--lang", "zh"]) == 2
     assert capsys.readouterr().err == "headwise: --port 8000：只有 --serve 监听端口。请加上 --serve，或去掉 --port\n"
     assert main(["stats", "--no-such-option", "--lang", "zh"]) == 2  # a sentence of click
-    assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。 参见 'headwise stats --help'。\n"
+    assert capsys.readouterr().err == "headwise: 没有选项 '--no-such-option'。参见 'headwise stats --help'。\n"
 
 
 def test_a_language_without_a_catalogue_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

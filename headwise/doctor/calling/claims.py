@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from headwise.doctor.calling import names
 from headwise.doctor.calling.mask_input import Form
 from headwise.doctor.lines import source_of
+from headwise.language import Sentence
 
 _OPTIONS = ("is_causal", "causal", "autoregressive", "use_causal_mask", "_use_causal_mask", "_causal", "masked")
 # SegGPT is a model of images. LM is no such name: masked and prefix language models see later tokens.
@@ -76,7 +77,7 @@ def of_mask(
         if form is not None:
             return said, form
     if name == "attention_mask" and "input_ids" in others:  # what a tokenizer returns
-        return "attention_mask beside input_ids", "allowed"
+        return Sentence("attention_mask beside input_ids"), "allowed"
     return _by_name(name)
 
 
@@ -86,7 +87,9 @@ def by_keras(name: str, module: nn.Module) -> tuple[str, Form | None]:
     if name != "mask" or not of_keras:
         return "", None
     asked = getattr(module, "supports_masking", False)  # a plain statement, where the name alone is none
-    return "supports_masking=True" if asked else "the name mask, under which Keras passes its own masks,", "allowed"
+    return "supports_masking=True" if asked else Sentence(
+        "the name mask, under which Keras passes its own masks,"
+    ), "allowed"
 
 
 def polarity(said: str) -> Form | None:
@@ -143,11 +146,11 @@ def _paragraphs(text: str, own: re.Pattern[str]) -> Iterator[str]:
 def _by_name(name: str) -> tuple[str, Form | None]:
     word = names.simple(name)
     if re.search(r"non_?pad|not_pad|valid|visible|allowed|keep|attend_|(^|_)real(_|$)", word):
-        return f"the name {name}", "allowed"
+        return Sentence("the name {name}").format(name=name), "allowed"
     if re.search(r"pad(ding)?_?mask|(^|_)is_pad|forbidden|blocked|ignore|masked_|_masked$", word):
-        return f"the name {name}", "forbidden"
+        return Sentence("the name {name}").format(name=name), "forbidden"
     if re.search(r"additive|_bias$|^bias$", word):
-        return f"the name {name}", "additive"
+        return Sentence("the name {name}").format(name=name), "additive"
     return "", None
 
 
@@ -171,18 +174,20 @@ def causal_claim(module: nn.Module, flags: dict[str, bool], *, given: bool) -> s
         return f"{switch[0]}=True" if switch[1] else ""
     kind = type(module).__name__
     if _named_causal(kind) and not given:
-        return f"class {kind}"
+        return Sentence("class {name}").format(name=kind)
     for path, buffer in module.named_buffers():
         if buffer.ndim > 1 and buffer.shape[-1] == buffer.shape[-2] and is_triangle(buffer):
-            return f"buffer {path}"
+            return Sentence("buffer {path}").format(path=path)
     if given or type(module).__module__.startswith(("torch.", "keras.")):
         return ""
     text = text_of(module).lower()
     if _LANGUAGE_MODEL.search(kind) and "masked language" not in text and "bidirectional" not in text:
-        return f"class {kind}"
+        return Sentence("class {name}").format(name=kind)
     parts = sorted({type(part).__name__ for part in module.modules()})
     attentions = [name for name in parts if "attention" in name.lower() or "attn" in name.lower()]
-    return f"class {attentions[0]}" if attentions and all(map(_named_causal, attentions)) else ""
+    if attentions and all(map(_named_causal, attentions)):
+        return Sentence("class {name}").format(name=attentions[0])
+    return ""
 
 
 def drawn_mask(call: Callable[[], Any], lengths: tuple[int, int] | None) -> str:
@@ -207,9 +212,9 @@ class _Pen(TorchFunctionMode):
         if name == "scaled_dot_product_attention":
             causal = (kwargs or {}).get("is_causal", args[5] if len(args) > 5 else False)
             if causal is True and self.lengths in (None, (args[0].shape[-2], args[1].shape[-2])):
-                self.found = self.found or "code is_causal=True"
+                self.found = self.found or Sentence("code {name}").format(name="is_causal=True")
         elif name.rstrip("_") in ("tril", "triu") and self.lengths in (None, out.shape[-2:]) and is_triangle(out):
-            self.found = self.found or f"code {name}"
+            self.found = self.found or Sentence("code {name}").format(name=name)
         return out
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import DoctorError
+from headwise.language import Sentence, join
 
 Form = Literal["allowed", "forbidden", "additive"]
 
@@ -38,21 +39,21 @@ class MaskInput:
         """Whether each example of a batch may have a different mask."""
         return "B" in self.shape
 
-    def means(self) -> str:
+    def means(self) -> Sentence:
         """The meaning of its values, in words."""
         if self.shape == "B":
             if self.dtype.is_floating_point:
-                return "the share of keys that are real, from the first"
-            return "the number of real keys, from the first"
+                return Sentence("the share of keys that are real, from the first")
+            return Sentence("the number of real keys, from the first")
         if self.form == "additive":
-            return "added to the scores, 0 = may attend"
+            return Sentence("added to the scores, 0 = may attend")
         yes = "True" if self.dtype == torch.bool else "1"
-        return f"{yes} = {'may attend' if self.form == 'allowed' else 'forbidden'}"
+        return Sentence(f"{yes} = {'may attend' if self.form == 'allowed' else 'forbidden'}")
 
-    def describe(self) -> str:
+    def describe(self) -> Sentence:
         """`mask [B, 1, Q, K], True = may attend`."""
         dims = ["B·H" if part == "(BH)" else part for part in re.findall(r"\(BH\)|.", self.shape)]
-        return f"{self.parameter} [{', '.join(dims)}], {self.means()}"
+        return join([f"{self.parameter} [{', '.join(dims)}]", self.means()])
 
     def fits(self, allowed: Tensor) -> bool:
         """Whether it can express this mask: lengths can express only padding at the end."""

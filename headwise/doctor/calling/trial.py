@@ -24,6 +24,7 @@ from headwise.doctor.limits import LONG, out_of_memory
 from headwise.doctor.lines import last_line
 from headwise.doctor.probing.listen import NaNs
 from headwise.errors import DoctorError, shortened
+from headwise.language import Sentence
 
 QUERIES, KEYS = 5, 7  # lengths of a trial: all sizes differ, so that none can be confused with another
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -202,23 +203,26 @@ def failure(module: nn.Module, parameters: list[Parameter], failed: list[Failed]
     name = type(module).__name__
     listed = ", ".join(p.name for p in parameters) or "*args"
     if not failed:
-        return DoctorError(f"{name}.forward({listed}) could not be tried. State how it is called with spec=")
+        told = Sentence("{call} could not be tried. State how it is called with spec=")
+        return DoctorError(told.format(call=f"{name}.forward({listed})"))
     own = _own_mistake(module, failed)
     if own is not None:
-        said = f"every call of {name}.forward({listed}) raises {shortened(own.said, 400)}"
-        return Fails("does-not-run", said, own.where)
+        told = Sentence("every call of {call} raises {error}")
+        told = told.format(call=f"{name}.forward({listed})", error=shortened(own.said, 400))
+        return Fails("does-not-run", told, own.where)
     best = _most_plausible(failed)
     if best.plain and best.said == _NOT_FINITE:
-        return Fails("output-shape", f"{best.how} with ordinary inputs, N(0, 1): {_NOT_FINITE}", best.where)
-    at = f" at {best.where}" if best.where is not None else ""
+        told = Sentence("{how} with ordinary inputs, N(0, 1): {what}").format(how=best.how, what=_NOT_FINITE)
+        return Fails("output-shape", told, best.where)
+    at = Sentence(" at {where}").format(where=best.where) if best.where is not None else ""
     # Rows of another number are no mistake: inputs may be put one behind the other. Other arguments may be wrong.
     nothing = best.plain and best.said.startswith("forward returned") and "which has no dimension of" not in best.said
-    said = (
-        f"{name}.forward({listed}): no way to call it was found in {len(failed)} trials. The call that got "
-        f"farthest, {best.how}, raised or returned{at}: {shortened(best.said, 400)}. State how it is called with "
-        'spec=, such as Spec(takes="self", width=64), or pass example= of a real call'
-    )
-    return Fails("output-shape", said) if nothing else DoctorError(said)
+    told = Sentence(
+        "{call}: no way to call it was found in {count} trials. The call that got farthest, {how}, raised or "
+        'returned{at}: {error}. State how it is called with spec=, such as Spec(takes="self", width=64), or pass '
+        "example= of a real call"
+    ).format(call=f"{name}.forward({listed})", count=len(failed), how=best.how, at=at, error=shortened(best.said, 400))
+    return Fails("output-shape", told) if nothing else DoctorError(told)
 
 
 def farthest(failed: list[Failed]) -> list[Failed]:

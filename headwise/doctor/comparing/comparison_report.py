@@ -24,10 +24,10 @@ def comparison_report(found: Differences) -> Iterator[RenderableType]:
     yield _table(found)
     problems = dict.fromkeys(Sentence("{row.mask}: {row.problem}").format(row=row) for row in found.rows if row.problem)
     if problems:
-        yield Text("not compared", style="bold dim")
+        yield Text(said("not compared"), style="bold dim")
         yield from indented(problems)
     yield Text()
-    yield Text(conclusion(found), style="bold green" if found.same else "bold red")
+    yield Text(printable(said(conclusion(found))), style="bold green" if found.same else "bold red")
     if found.parted:
         yield from _parted(found)
 
@@ -60,9 +60,9 @@ def number(x: float | None) -> str:
 def _table(found: Differences) -> Table:
     """A line per mask: the largest differences over all shapes."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("mask")
+    table.add_column(said("mask"))
     for name in ("shapes", "output", "weights", "gradients of inputs", "of parameters"):
-        table.add_column(name, justify="right")
+        table.add_column(said(name), justify="right")
     for mask in dict.fromkeys(row.mask for row in found.rows):
         rows = [row for row in found.compared if row.mask == mask]
         style = "red" if any(not row.same for row in rows) else ""
@@ -72,7 +72,7 @@ def _table(found: Differences) -> Table:
             [row.inputs for row in rows],
             [row.parameters for row in rows],
         ]
-        table.add_row(mask, str(len(rows)), *(number(max(x, default=None)) for x in numbers), style=style)
+        table.add_row(said(mask), str(len(rows)), *(number(max(x, default=None)) for x in numbers), style=style)
     return table
 
 
@@ -80,9 +80,8 @@ def _parted(found: Differences) -> Iterator[RenderableType]:
     parted = found.parted
     assert parted is not None
     agreed = Sentence("agree in {agreed}, and ").format(agreed=", ".join(parted.agreed)) if parted.agreed else ""
-    yield Text(
-        Sentence("They {agreed}differ at the {stage}{by}.").format(agreed=agreed, stage=parted.stage, by=_by(parted))
-    )
+    told = Sentence("They {agreed}differ at the {stage}{by}.")
+    yield Text(printable(said(told.format(agreed=agreed, stage=Sentence(parted.stage), by=_by(parted)))))
     for name, operation in ((found.first, parted.first), (found.second, parted.second)):
         if operation is not None:
             yield from indented([f"{name}: {_said(operation)}"])

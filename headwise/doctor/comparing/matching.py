@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headwise.doctor.comparing.dimensions import Dimensions
 from headwise.doctor.comparing.layouts import SLOTS, WEIGHTS, Holding, holdings
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 MOST_TRIED = 1000
 _FAR = 11.0  # the cost of two clear names swapped; mappings further from the names are not tried
@@ -36,7 +37,7 @@ class Match:
     same_names: tuple[str, ...]
     agrees: bool  # whether the outputs agreed, on the inputs of the trial
     tried: int
-    notes: tuple[str, ...] = ()  # parameters that only one of them has
+    notes: tuple[Sentence, ...] = ()  # parameters that only one of them has
 
     def pairs(self) -> dict[str, str]:
         """The mapping: "q.weight" -> "to_q.weight = in_proj_weight [1 of 3]"."""
@@ -154,18 +155,21 @@ class _Mapping:
         notes = []
         if self.first is not None and self.second is not None:
             for mine, theirs, whose, other in (
-                (self.first, self.second, "first", "second"),
-                (self.second, self.first, "second", "first"),
+                (self.first, self.second, "the first", "the second"),
+                (self.second, self.first, "the second", "the first"),
             ):
                 alone = [slot for slot in SLOTS if slot in mine.places and slot not in theirs.places]
                 if biases := [slot[0] for slot in alone if slot.endswith("bias")]:
-                    notes.append(f"the {other} has no bias of {', '.join(biases)}: in the {whose} it was set to 0")
+                    told = Sentence("{other} has no bias of {biases}: in {whose} it was set to 0")
+                    notes.append(told.format(other=other, biases=", ".join(biases), whose=whose))
                 for slot in alone:
                     if slot.endswith("weight"):
                         place = mine.places[slot].describe(slot)
-                        notes.append(f"the {other} has no {slot}: {place} of the {whose} was set to the identity")
+                        told = Sentence("{other} has no {slot}: {place} of {whose} was set to the identity")
+                        notes.append(told.format(other=other, slot=slot, place=place, whose=whose))
                 if left := [name for name in mine.left if name not in self.same_names]:
-                    notes.append(f"of the {whose} nothing was mapped to {', '.join(left)}")
+                    told = Sentence("of {whose} nothing was mapped to {left}")
+                    notes.append(told.format(whose=whose, left=", ".join(left)))
         return Match(self.first, self.second, self.same_names, agrees, tried, tuple(notes))
 
 

@@ -17,6 +17,7 @@ from headwise.doctor.comparing.parting import Comparer, Operation, Parting, larg
 from headwise.doctor.comparing.recording import Recording
 from headwise.doctor.comparing.side import EXPECTED, Side, complaint
 from headwise.errors import DoctorError
+from headwise.language import Sentence, join
 
 MASKS = ("none", "causal", "padding", "random", "random by example")
 _SHAPES = ((1, 1, 1), (2, 2, 2), (3, 5, 5), (1, 9, 9), (4, 8, 8), (2, 17, 17))  # batch, queries, keys
@@ -46,7 +47,8 @@ class Pair:
         self.causal = causal
         if self.hidden:
             by_itself, other = (first, second) if causal[0] else (second, first)
-            self.notes.append(f"{by_itself.name} is causal by itself; {other.name} is passed a causal mask")
+            told = Sentence("{name} is causal by itself; {other} is passed a causal mask")
+            self.notes.append(told.format(name=by_itself.name, other=other.name))
         self.tolerance = self._tolerance()
         self.found: Match
 
@@ -60,8 +62,10 @@ class Pair:
                 return dtype
             for side, problem in problems:
                 if problem:
-                    self.notes.append(f"{side.name} cannot run in {str(dtype).removeprefix('torch.')}: {problem}")
-        raise DoctorError("; ".join(self.notes))
+                    told = Sentence("{name} cannot run in {dtype}: {problem}")
+                    called = str(dtype).removeprefix("torch.")
+                    self.notes.append(told.format(name=side.name, dtype=called, problem=problem))
+        raise DoctorError(join(self.notes, "; "))
 
     def _takes(self) -> str:
         faces = [side.interface for side in self.sides]
@@ -92,8 +96,9 @@ class Pair:
                 kind = step.value.dtype
                 if step.live and kind.is_floating_point and torch.finfo(kind).eps > torch.finfo(lowest).eps:
                     lowest = kind
-                    at = f" at {step.where}" if step.where else ""
-                    self.notes.append(f"{side.name} computes a part in {str(kind).removeprefix('torch.')}{at}")
+                    at = Sentence(" at {where}").format(where=step.where) if step.where else ""
+                    told = Sentence("{name} computes a part in {dtype}{at}")
+                    self.notes.append(told.format(name=side.name, dtype=str(kind).removeprefix("torch."), at=at))
         return max(1e-9, 200 * torch.finfo(lowest).eps) if lowest.itemsize > 2 else 20 * torch.finfo(lowest).eps
 
     def _usual_lengths(self) -> tuple[int, int]:
@@ -169,15 +174,13 @@ class Pair:
             seed=self.seed,
             certain=self.second.certain,
         )
-        self.notes += [
-            note.replace("the first", self.first.name).replace("the second", self.second.name)
-            for note in self.found.notes
-        ]
+        names: dict[object, str] = {"the first": self.first.name, "the second": self.second.name}
+        for note in self.found.notes:
+            values = {place: names.get(value, value) for place, value in note.values.items()}
+            self.notes.append(Sentence(note.template).format(**values))
         if not self.found.agrees:
-            self.notes.append(
-                f"none of {self.found.tried} mappings of the weights makes the outputs agree; this is the most likely "
-                "one"
-            )
+            told = "none of {count} mappings of the weights makes the outputs agree; this is the most likely one"
+            self.notes.append(Sentence(told).format(count=self.found.tried))
 
     def _recordings(self, case: Case, given: Mapping[str, Tensor]) -> tuple[Recording, Recording]:
         first, second = (
@@ -221,8 +224,8 @@ class Pair:
             results.append(result)
             gradients.append({name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()})
         if results[0].output.shape != results[1].output.shape:
-            shapes = " and ".join(str(list(result.output.shape)) for result in results)
-            return _not_compared(case, f"the outputs are {shapes}")
+            shapes = join((str(list(result.output.shape)) for result in results), " and ")
+            return _not_compared(case, Sentence("the outputs are {shapes}").format(shapes=shapes))
         output = _apart(*(_kept(result.output, real) for result in results))
         weights = self._weights_apart(results, real)
         inputs = {f"input {name}": _apart(gradients[0][name], gradients[1][name]) for name in given}

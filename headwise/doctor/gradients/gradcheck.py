@@ -24,6 +24,7 @@ from headwise.doctor.comparing.side import EXPECTED, copied, discovered
 from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient, Verdict
 from headwise.doctor.targets.load import raised_at, said
 from headwise.errors import ArgumentError, DoctorError
+from headwise.language import Sentence
 from headwise.tables import Printed
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _check(
     try:
         gradients = run.gradients()
     except EXPECTED as error:
-        problem = f"backward raised {said(error)}{raised_at(error)}"
+        problem = Sentence("backward raised {error}").format(error=f"{said(error)}{raised_at(error)}")
         return Gradients(subject, run.dtype_name, run.relative, (), tuple(notes), problem)
     generator = torch.Generator().manual_seed(seed)
     counts = {name: min(sampled or x.numel(), x.numel()) for name, x in run.tensors.items()}
@@ -168,7 +169,7 @@ class _Run:
 
 def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, list[str]]:
     """The module in float64 if possible, else in float32."""
-    notes = []
+    notes: list[str] = []
     interface = discovered(copied(module), spec)
 
     def cast(dtype: torch.dtype) -> tuple[Interface, Inputs]:
@@ -181,14 +182,15 @@ def _prepare(module: nn.Module, spec: Spec | None, seed: int) -> tuple[_Run, lis
     try:
         double.run(inputs)
     except EXPECTED as error:
-        why = f"{said(error)}{raised_at(error)}"
-        notes.append(f"it cannot run in float64: {why}; checked in float32, which shows only large errors")
+        told = Sentence("it cannot run in float64: {why}; checked in float32, which shows only large errors")
+        notes.append(told.format(why=f"{said(error)}{raised_at(error)}"))
         dtype = torch.float32
         double, inputs = cast(dtype)
     lowest = _lowest(double, inputs, dtype)
     if lowest != dtype:
         named = str(lowest).removeprefix("torch.")
-        notes.append(f"a part of it is computed in {named}, so only errors larger than its rounding are visible")
+        told = Sentence("a part of it is computed in {dtype}, so only errors larger than its rounding are visible")
+        notes.append(told.format(dtype=named))
     run = _Run(double, inputs, dtype, lowest)
     first, second = run.unmoved, run.value()
     if first != second and abs(first - second) > run.absolute:

@@ -11,7 +11,7 @@ from rich.text import Text
 from headwise.doctor.comparing.comparison_report import number
 from headwise.doctor.gradients.checked import CheckedGradients, TensorGradient
 from headwise.doctor.telling.report import indented
-from headwise.language import Sentence, printable
+from headwise.language import Sentence, printable, said
 
 _SAID = {"blocked": "no gradient", "unused": "not used"}  # of the others, the verdict itself
 _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "frozen": "dim"}
@@ -19,13 +19,13 @@ _STYLE = {"wrong": "bold red", "blocked": "bold red", "unused": "yellow", "froze
 
 def gradient_report(found: CheckedGradients) -> Iterator[RenderableType]:
     """The whole result of a gradient check, for rich to print."""
-    yield Text(printable(Sentence("Gradients of {found.subject}, in {found.dtype}").format(found=found)), style="bold")
+    yield Text(printable(said("Gradients of {found.subject}, in {found.dtype}", found=found)), style="bold")
     yield from indented(found.notes, style="dim")
     if found.tensors:
         yield Text()
         yield _table(found)
     yield Text()
-    yield Text(printable(conclusion(found)), style="bold green" if found.right else "bold red")
+    yield Text(printable(said(conclusion(found))), style="bold green" if found.right else "bold red")
 
 
 def conclusion(found: CheckedGradients) -> str:
@@ -51,7 +51,9 @@ def conclusion(found: CheckedGradients) -> str:
 
 
 def _sentence(x: TensorGradient) -> str:
-    at = f" at {list(x.at)}" if x.at else " along a random direction"
+    at: str = " along a random direction"
+    if x.at:
+        at = Sentence(" at {where}").format(where=list(x.at))
     if x.verdict == "blocked":
         return Sentence("{x.name} gets no gradient, but the output changes with it: by {x.numerical:.6g}{at}.").format(
             x=x, at=at
@@ -63,14 +65,14 @@ def _sentence(x: TensorGradient) -> str:
 
 def _table(found: CheckedGradients) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("tensor", overflow="fold")
+    table.add_column(said("tensor"), overflow="fold")
     for name in ("shape", "checked", "largest error", "at", "autograd", "numerical"):
-        table.add_column(name, justify="right")
+        table.add_column(said(name), justify="right")
     table.add_column("")
     for x in found.tensors:
-        at = " ".join(map(str, x.at)) or "direction"
+        at = " ".join(map(str, x.at)) or said("direction")
         numbers = (number(x.difference), at, f"{x.autograd:.4g}", f"{x.numerical:.4g}")
         shape = " × ".join(map(str, x.shape)) or "1"
-        verdict = _SAID.get(x.verdict, x.verdict)
+        verdict = said(_SAID.get(x.verdict, x.verdict))
         table.add_row(printable(x.name), shape, str(x.checked), *numbers, verdict, style=_STYLE.get(x.verdict))
     return table

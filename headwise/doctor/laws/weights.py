@@ -144,7 +144,8 @@ def _compared(patient: Patient, probe: Probe, options: dict[str, Any]) -> Iterat
         if told:
             fix = "return the weights that are multiplied with the values, [B, H, Q, K]"
             severity: Severity = "risk" if "transposed" in told else "bug"  # alignments are drawn with keys as rows
-            yield Finding("weights-wrong", severity, how + told, fix, (beside or used)[0].softmax.where)
+            evidence = Sentence("{how}{told}").format(how=how, told=told)
+            yield Finding("weights-wrong", severity, evidence, fix, (beside or used)[0].softmax.where)
 
 
 def _heads_of_one(sites: list[Site]) -> bool:

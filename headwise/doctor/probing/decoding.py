@@ -125,7 +125,11 @@ class Session:
         self.cache = None if make is None else make()
         began = "" if make is None else f"{steps.caches[0]}={type(self.cache).__name__}()"
         returned = "" if pick is None else Sentence("{caches} as returned").format(caches=", ".join(steps.caches))
-        own = "" if self.handed else f"its own cache, {', '.join([*steps.starts, *steps.flags])}"
+        own = (
+            ""
+            if self.handed
+            else Sentence("its own cache, {names}").format(names=", ".join([*steps.starts, *steps.flags]))
+        )
         self.how = ", then ".join(filter(None, (began, returned, own)))
 
     @property

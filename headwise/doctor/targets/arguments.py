@@ -17,6 +17,7 @@ import torch
 
 from headwise.doctor.targets.places import nearest
 from headwise.errors import DoctorError, shortened
+from headwise.language import Sentence, join
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}  # the string "false" would be truthy
 
@@ -50,15 +51,19 @@ class Arguments:
         unknown = [name for name in given if name not in named]
         if unknown and not any(x.kind is x.VAR_KEYWORD for x in parameters):
             near = nearest(unknown[0], named)
-            hint = f"Did you mean {near}?" if near else f"Its arguments: {', '.join(sorted(named)) or 'none'}"
-            raise DoctorError(f"{self._name} has no such argument. Received: {unknown[0]!r}. {hint}")
+            known = ", ".join(sorted(named)) or Sentence("none")
+            hint = Sentence("Did you mean {name}?" if near else "Its arguments: {known}").format(name=near, known=known)
+            told = Sentence("{name} has no such argument. Received: {unknown!r}. {hint}")
+            raise DoctorError(told.format(name=self._name, unknown=unknown[0], hint=hint))
         given |= {x.name: kind() for x in self._lacking() if (kind := self._whole_by_default(x)) is not None}
         if missing := self.missing():
             raise DoctorError(self._missing(missing))
         try:
             inspect.Signature(parameters).bind(*self._positional, **given)
         except TypeError as error:  # too many by position, or one twice
-            raise DoctorError(f"{self._name}{_signature(self._made)} cannot be called with {self}: {error}") from None
+            called = f"{self._name}{_signature(self._made)}"
+            told = Sentence("{called} cannot be called with {given}: {error}")
+            raise DoctorError(told.format(called=called, given=self, error=error)) from None
         return self._positional, given
 
     def missing(self) -> list[inspect.Parameter]:
@@ -76,11 +81,12 @@ class Arguments:
         kind = config_class(self._made, parameter.name) if parameter.name in CONFIGS else None
         return None if kind is None or Arguments(kind.__name__, kind, {}).missing() else kind
 
-    def _missing(self, missing: list[inspect.Parameter]) -> str:
+    def _missing(self, missing: list[inspect.Parameter]) -> Sentence:
         names = [x.name for x in missing]
-        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        listed = join(filter(None, (", ".join(names[:-1]), names[-1])), " and ")
         ready = " ".join(f"--set {self._prefix}{setting}" for x in missing for setting in _suggested(x, self._made))
-        return f"{self._name}{_signature(self._made)} needs {listed}: for example {ready}"
+        called = f"{self._name}{_signature(self._made)}"
+        return Sentence("{called} needs {names}: for example {ready}").format(called=called, names=listed, ready=ready)
 
     def _parameters(self) -> list[inspect.Parameter]:
         try:

@@ -15,6 +15,7 @@ from headwise.doctor.targets.arguments import by_owner, parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target
 from headwise.doctor.targets.size import LARGEST, TooLarge
+from headwise.language import Sentence
 
 
 def examine(
@@ -34,12 +35,12 @@ def examine(
     """
     begin_backend(target.file)  # before the clock starts: it may take long to import
     begun = time.monotonic()
-    doing = f"the import of {target.place}"
+    doing: str = Sentence("the import of {name}").format(name=target.place)
     try:
         with time_limit(timeout):
             say(doing)
             made = target.find()
-            doing = f"the constructor of {target.name}"
+            doing = Sentence("the constructor of {name}").format(name=target.name)
             say(doing)
             module = target.build(largest=LARGEST if memory is None else min(LARGEST, memory / 4))
         doing = "forward"

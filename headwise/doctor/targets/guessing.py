@@ -12,6 +12,7 @@ from headwise.doctor.targets.arguments import CONFIGS, Arguments, Settings, conf
 from headwise.doctor.targets.load import Target
 from headwise.doctor.targets.size import LARGEST
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 _MOST = 30  # attributes of a config
 
@@ -25,7 +26,7 @@ class GuessingTarget(Target):
     @property
     def remarks(self) -> tuple[str, ...]:
         given = ", ".join(f"{name}={'…' if isinstance(x, Settings) else repr(x)}" for name, x in self.guesses.items())
-        return (f"arguments guessed: {given}",) if given else ()
+        return (Sentence("arguments guessed: {given}").format(given=given),) if given else ()
 
     def build(self, *, largest: float = LARGEST, **changes: Any) -> nn.Module:
         """As `Target.build`. Raises DoctorError, too, for a parameter of which nobody knows what it is."""

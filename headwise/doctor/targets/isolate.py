@@ -28,7 +28,7 @@ from headwise.doctor.limits import GIGABYTE, alone, crashes, hangs, too_large
 from headwise.doctor.lines import users_line
 from headwise.doctor.result import Diagnosis
 from headwise.errors import DoctorError
-from headwise.language import unpacked
+from headwise.language import Sentence, unpacked
 
 MEMORY = 8 * GIGABYTE  # in addition to what Python and torch need
 TIMEOUT = 60.0
@@ -178,10 +178,11 @@ class Isolation:
 def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagnosis:
     """What the process reported, or a finding about how it ended: its exit code, or the limit that it reached."""
     words = [x.strip() for x in files.read(files.output, 4000, end=True).splitlines() if x.strip()]
-    last = f" (its last line: {words[-1][:200]!r})" if words else ""
+    last = Sentence(" (its last line: {line!r})").format(line=words[-1][:200]) if words else ""
     if ended == "start":
-        raise DoctorError(f"the process for --isolate did not start within {_START:g} seconds{last}")
-    doing, how = files.read(files.doing).strip(), ""
+        told = Sentence("the process for --isolate did not start within {seconds:g} seconds{last}")
+        raise DoctorError(told.format(seconds=_START, last=last))
+    doing, how = _read_doing(files), Sentence("")
     if isinstance(ended, int):
         if (result := files.read_result()) is not None:
             if "error" in result:
@@ -189,21 +190,29 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
             try:
                 return Diagnosis.from_dict(unpacked(result["diagnosis"]))
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
-                how = "it overwrote the doctor's result"
+                how = Sentence("it overwrote the doctor's result")
         if not doing:
-            raise DoctorError(f"the process for --isolate could not start{last}")
+            raise DoctorError(Sentence("the process for --isolate could not start{last}").format(last=last))
         how = how or _how(ended)
-        return alone(request.target, crashes(how + last, files.where(), doing))
+        return alone(request.target, crashes(Sentence("{how}{last}").format(how=how, last=last), files.where(), doing))
     finding = hangs(request.timeout, files.where(), doing)
     return alone(request.target, too_large(request.memory, files.where(), doing) if ended == "memory" else finding)
 
 
-def _how(code: int) -> str:
+def _read_doing(files: Files) -> str:
+    """What the process did last, as `examine` said it."""
+    text = files.read(files.doing).strip()
+    what, _, name = text.partition(" of ")
+    known = what in ("the import", "the constructor")
+    return Sentence(f"{what} of {{name}}").format(name=name) if known else text
+
+
+def _how(code: int) -> Sentence:
     if code >= 0:
-        return f"it ended the process with exit code {code}"
+        return Sentence("it ended the process with exit code {code}").format(code=code)
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     killed = ", which usually means that the machine ran out of memory" if name == "SIGKILL" else ""
-    return f"it ended the process with {name}{killed}"
+    return Sentence("it ended the process with {name}{killed}").format(name=name, killed=killed)
 
 
 class Files:

@@ -28,7 +28,7 @@ from headwise.doctor.targets.arguments import Arguments, parse_setting
 from headwise.doctor.targets.places import nearest, place_of
 from headwise.doctor.targets.size import LARGEST, size_limit
 from headwise.errors import DoctorError
-from headwise.language import printable
+from headwise.language import Sentence, join, printable
 from headwise.registry import find_framework, find_framework_of_class
 
 
@@ -64,7 +64,7 @@ class Target:
         """
         module = self.made(largest=largest, **changes)
         if not _is_module(module):
-            raise self._no_class(f"it returned a {type(module).__name__}")
+            raise self._no_class(Sentence("it returned a {kind}").format(kind=type(module).__name__))
         return module
 
     def made(self, *, largest: float = LARGEST, **changes: Any) -> Any:
@@ -76,7 +76,7 @@ class Target:
             return made
         arguments = Arguments(self.name, made, {**self.settings, **changes}, self.positional)
         args, kwargs = arguments.bind()
-        with _explained(f"{self.name}({arguments})"), size_limit(self.name, largest):
+        with _explained(Sentence(f"{self.name}({arguments})")), size_limit(self.name, largest):
             module = made(*args, **kwargs)
         if isinstance(module, nn.Module) and inspect.isclass(made):
             vars(module)[BUILT_WITH] = inspect.signature(made).bind(*args, **kwargs).arguments
@@ -84,7 +84,7 @@ class Target:
 
     def find(self) -> Any:
         """The class, or the function that makes a module. Imports its file."""
-        with _explained(f"importing {self.place}"):
+        with _explained(Sentence("importing {place}").format(place=self.place)):
             where = _import_file(self.file) if self.file else _import_module(self.place)
         found: Any = where
         for part in self.name.split("."):
@@ -94,24 +94,29 @@ class Target:
         if _is_module(found):
             return found
         if isinstance(found, type) and not _is_module_class(found):
-            raise self._no_class(f"a class that derives from {', '.join(x.__name__ for x in found.__bases__)}")
+            bases = ", ".join(x.__name__ for x in found.__bases__)
+            raise self._no_class(Sentence("a class that derives from {bases}").format(bases=bases))
         if not callable(found):
-            raise self._no_class(f"type {type(found).__name__}")
+            raise self._no_class(Sentence("type {kind}").format(kind=type(found).__name__))
         return found
 
-    def _no_class(self, received: str) -> DoctorError:
+    def _no_class(self, received: Sentence) -> DoctorError:
         return DoctorError(
-            f"{self} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
-            f"{received}"
+            Sentence(
+                "{target} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
+                "{received}"
+            ).format(target=self, received=received)
         )
 
-    def _no_such(self, where: ModuleType) -> str:
+    def _no_such(self, where: ModuleType) -> Sentence:
         there = [name for name, x in vars(where).items() if _is_class_of(where, x)]
         near = nearest(self.name, there)
-        hint = (
-            f"Did you mean {near}?" if near else f"Its classes: {', '.join(there)}" if there else "It has no nn.Module"
-        )
-        return f"{self.place} has no such class. Received: {self.name}. {hint}"
+        if near:
+            hint = Sentence("Did you mean {name}?").format(name=near)
+        else:
+            hint = Sentence("Its classes: {names}" if there else "It has no nn.Module").format(names=", ".join(there))
+        told = Sentence("{place} has no such class. Received: {name}. {hint}")
+        return told.format(place=self.place, name=self.name, hint=hint)
 
 
 def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None) -> Target:
@@ -128,8 +133,11 @@ def parse(text: str, settings: Sequence[str] = (), *, folder: Path | None = None
     target = Target(place, name, known, positional)
     if not target.file and not all(part.isidentifier() for part in place.split(".")):
         path = Path(f"{place}.py")
-        hint = f"Did you mean {path}:{name}?" if path.is_file() else "Expected a path ending in .py, or package.module"
-        raise DoctorError(f"{place} is neither a Python file nor a module. {hint}")
+        hint: str = "Expected a path ending in .py, or package.module"
+        if path.is_file():
+            hint = Sentence("Did you mean {name}?").format(name=f"{path}:{name}")
+        told = Sentence("{place} is neither a Python file nor a module. {hint}")
+        raise DoctorError(told.format(place=place, hint=hint))
     return target
 
 
@@ -238,20 +246,23 @@ def _search_in(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(doing: str) -> Iterator[None]:
+def _explained(doing: Sentence) -> Iterator[None]:
     """Turn every exception of the user's code into one sentence with its line."""
     try:
         yield
     except DoctorError:
         raise
     except SyntaxError as cause:
-        at = f"{Where(cause.filename, 0).path}, line {cause.lineno}" if cause.filename else doing
-        raise DoctorError(f"{at}: {cause.msg}") from cause
+        at = doing
+        if cause.filename:
+            at = Sentence("{path}, line {number}").format(path=Where(cause.filename, 0).path, number=cause.lineno)
+        raise DoctorError(join([at, cause.msg], ": ")) from cause
     except (Exception, SystemExit) as cause:
-        what = f"raised {said(cause)}"
+        what = Sentence("{doing} raised {error}{at}")
         if isinstance(cause, ModuleNotFoundError) and cause.name:  # without a name the user's own code raised it
-            what = f"needs the module {cause.name}, which cannot be found"
-        raise DoctorError(f"{doing} {what}{raised_at(cause)}") from cause
+            what = Sentence("{doing} needs the module {name}, which cannot be found{at}")
+        name = getattr(cause, "name", "")
+        raise DoctorError(what.format(doing=doing, error=said(cause), name=name, at=raised_at(cause))) from cause
 
 
 def said(error: BaseException) -> str:

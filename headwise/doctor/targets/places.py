@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headwise.errors import DoctorError
+from headwise.language import Sentence
 
 
 def place_of(text: str, folder: Path | None = None) -> tuple[str, str]:
@@ -40,25 +41,30 @@ def _split(text: str) -> tuple[str, str]:
     return (place, name + bracket + rest) if colon else (head, "")
 
 
-def _unclear(place: str) -> str:
+def _unclear(place: str) -> Sentence:
     path = Path(place).expanduser()
     if path.is_file() and path.suffix == ".py":
         classes = _classes_in(path)
-        there = f" (it has: {', '.join(classes)})" if classes else ""
-        return f"which class of {place}? Write {place}:{classes[0] if classes else 'MyAttention'}{there}"
+        there = Sentence(" (it has: {names})").format(names=", ".join(classes)) if classes else ""
+        return Sentence("which class of {place}? Write {place}:{name}{there}").format(
+            place=place, name=classes[0] if classes else "MyAttention", there=there
+        )
     if path.suffix == ".py":
         return _no_file(path)
-    return f"expected my_model.py:MyAttention or package.module:MyAttention. Received: {place!r}"
+    told = Sentence("expected my_model.py:MyAttention or package.module:MyAttention. Received: {place!r}")
+    return told.format(place=place)
 
 
-def _no_file(path: Path) -> str:
+def _no_file(path: Path) -> Sentence:
     if path.is_dir():
-        return f"{path} is a folder; expected a Python file"
+        return Sentence("{path} is a folder; expected a Python file").format(path=path)
     folder = path.parent
     if not folder.is_dir():
-        return f"no such file: {path}; there is no folder {folder}"
+        return Sentence("no such file: {path}; there is no folder {folder}").format(path=path, folder=folder)
     near = nearest(path.name, [x.name for x in folder.glob("*.py")])
-    return f"no such file: {path}" + (f"; did you mean {folder / near}?" if near else "; expected a Python file")
+    if near:
+        return Sentence("no such file: {path}; did you mean {near}?").format(path=path, near=folder / near)
+    return Sentence("no such file: {path}; expected a Python file").format(path=path)
 
 
 def _classes_in(path: Path) -> list[str]:

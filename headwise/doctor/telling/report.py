@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
-from headwise.language import Sentence, join, printable, said
+from headwise.language import Sentence, counted, join, printable, said
 from headwise.tables import make_console
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
@@ -55,43 +55,43 @@ def _verdict(diagnosis: Findings, ignored: Collection[str]) -> str:
     for severity, found in names.items():
         if found:
             told.append(
-                said("{counted}: {names}", counted=_plural(len(found), severity), names=", ".join(dict.fromkeys(found)))
+                said("{counted}: {names}", counted=counted(len(found), severity), names=", ".join(dict.fromkeys(found)))
             )
     if left := dict.fromkeys(x.name for x in diagnosis.findings if x.name in ignored):
         told.append(said("ignored: {left}", left=", ".join(left)))
     if diagnosis.not_examined:
         told.append(said("not examined: {not_examined}", not_examined=diagnosis.not_examined))
-    return "; ".join(told)
+    return said("; ").join(told)
 
 
 def conclusion(diagnosis: Findings) -> str:
     """What it all comes to, in a sentence; without notes."""
     graver = [x for x in diagnosis.findings if x.severity != "note"]
-    counted = counts(graver)
+    found = counts(graver)
     if diagnosis.bugs:
         first = diagnosis.bugs[0]
         name = printable(first.name)
         if first.where:
             name = Sentence("{name} at {where}").format(name=name, where=printable(str(first.where)))
         if len(graver) > 1:
-            return said("{counted}. Fix {name} first, then run the doctor again.", counted=counted, name=name)
-        return said("{counted}. Fix {name}, then run the doctor again.", counted=counted, name=name)
+            return said("{counted}. Fix {name} first, then run the doctor again.", counted=found, name=name)
+        return said("{counted}. Fix {name}, then run the doctor again.", counted=found, name=name)
     if diagnosis.not_examined:
         return said("Not examined: say how it is called, and run the doctor again.")
     if not diagnosis.understood:
         nothing = Sentence("No bug was found, but nothing was understood either")
-        return said("{told}.", told=join((nothing, counted), "; ") if graver else nothing)
+        return said("{told}.", told=join((nothing, found), "; ") if graver else nothing)
     if graver:
         rest = (
-            Sentence(" {checks} could not be made.").format(checks=_plural(len(diagnosis.unchecked), "check"))
+            Sentence(" {checks} could not be made.").format(checks=counted(len(diagnosis.unchecked), "check"))
             if diagnosis.limited
             else ""
         )
-        return said("No bug; {counted}.{rest}", counted=counted, rest=rest)
+        return said("No bug; {counted}.{rest}", counted=found, rest=rest)
     if diagnosis.unchecked:
         return said(
             "No bug and no risk was found, but {plural} could not be made.",
-            plural=_plural(len(diagnosis.unchecked), "check"),
+            plural=counted(len(diagnosis.unchecked), "check"),
         )
     return said("Healthy: no bug, no risk.")
 
@@ -99,7 +99,7 @@ def conclusion(diagnosis: Findings) -> str:
 def counts(findings: Sequence[Finding]) -> Sentence:
     """ "2 bugs, 1 risk"; notes do not count."""
     numbers = {severity: sum(x.severity == severity for x in findings) for severity in ("bug", "risk")}
-    return join(_plural(count, severity) for severity, count in numbers.items() if count) or Sentence("nothing")
+    return join(counted(count, severity) for severity, count in numbers.items() if count) or Sentence("nothing")
 
 
 def indented(lines: Iterable[str], style: str = "") -> Iterator[RenderableType]:
@@ -137,7 +137,8 @@ def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if worrying else "bold green"
     last = Text(conclusion(diagnosis), style=style)
     if diagnosis.notes and not notes:
-        last.append(f"  {said(_plural(len(diagnosis.notes), 'note'))}: --notes", style="not bold dim")
+        told = said("{counted}: {names}", counted=counted(len(diagnosis.notes), "note"), names="--notes")
+        last.append(f"  {told}", style="not bold dim")
     yield last
 
 
@@ -191,7 +192,3 @@ def _sources(sources: Sequence[str]) -> Text:
         ]
         shown.append(Text(" ").join(pieces))
     return Text(", ").join(shown)
-
-
-def _plural(count: int, word: str) -> Sentence:
-    return Sentence(f"{{n}} {word}{'s' * (count != 1)}").format(n=count)

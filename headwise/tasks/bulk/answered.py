@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence, join
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.names import name_beside
 from headwise.tasks.rows.sources import Table
@@ -43,7 +44,7 @@ class Answered:
     def note(self) -> Note:
         """Return a summary, which is written to a file beside the file of the rows."""
         left_out, cut = (
-            {reason: (len(numbers), list(numbers[:LISTED])) for reason, numbers in reasons.items()}
+            [(reason, len(numbers), list(numbers[:LISTED])) for reason, numbers in reasons.items()]
             for reasons in (self.left_out, self.cut)
         )
         rows = len(next(iter(self.columns.values())))
@@ -55,7 +56,7 @@ class Note:
     """A summary of some output rows: column names, numbers of rows and predictions, why predictions are missing.
 
     Args:
-        left_out, cut: as for `Answered`, but reason -> (count of rows, numbers of the first few rows).
+        left_out, cut: as for `Answered`, but (reason, count of rows, numbers of the first few rows).
         tokens: as for `Answered`.
         checksum: the checksum of the file with these rows.
     """
@@ -64,8 +65,8 @@ class Note:
     rows: int
     count: int
     unit: str
-    left_out: dict[str, tuple[int, list[int]]]
-    cut: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
+    left_out: Sequence[tuple[str, int, list[int]]]
+    cut: Sequence[tuple[str, int, list[int]]] = ()
     tokens: int = 0
     checksum: str = ""
 
@@ -86,14 +87,16 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
     for note in notes:
         columns, unit, rows, count = note.columns, note.unit, rows + note.rows, count + note.count
         for what, reasons in (("without a prediction", note.left_out), (READ_IN_PART, note.cut)):
-            for reason, (more, numbers) in reasons.items():
+            for reason, more, numbers in reasons:
                 before, listed = found.get((what, reason), (0, []))
                 found[what, reason] = (before + more, (listed + numbers)[:LISTED])
     sentences = tuple(
         left_out(number, listed, reason, unit, what) for (what, reason), (number, listed) in found.items()
     )
     if not count:
-        raise ArgumentError(f"{name}: no row can be used: {'; '.join(sentences)}")
+        raise ArgumentError(
+            Sentence("{name}: no row can be used: {reasons}").format(name=name, reasons=join(sentences, "; "))
+        )
     return columns, rows, sentences
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.tasks.bulk.answered import Answered
 from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
@@ -124,7 +125,12 @@ def embed_file(
     alone = out.suffix.lower() == ".npy"
 
     def look(chunk: int) -> Found:
-        found = look_through(path, (column,), chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
+        found = look_through(
+            path,
+            (column,),
+            chunk,
+            lambda done, size: tell(done, size, Sentence("scanning {name}").format(name=path.name)),
+        )
         _check_texts(found, column)
         return found
 

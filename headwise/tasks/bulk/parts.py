@@ -21,12 +21,13 @@ from typing import Any, Protocol
 
 from headwise.errors import ArgumentError, FileError
 from headwise.files import compute_checksum, damaged, locking, read_sealed, write_sealed
+from headwise.language import Sentence, packed, unpacked
 from headwise.tasks.bulk.answered import Answered, Note, sum_up
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import Table
 from headwise.tasks.rows.written import join_parts, write_part
 
-_FORMAT = 4
+_FORMAT = 5
 _JOURNAL, _LOCK = "journal.json", "lock"
 
 
@@ -80,7 +81,7 @@ class Work:
 
     def noted(self, number: int) -> Note:
         """Read the summary of a finished part."""
-        return Note(**read_sealed(self.note(number)))
+        return Note(**unpacked(read_sealed(self.note(number))))
 
     def describe_rows(self, number: int) -> str:
         """Name the rows of a part for messages, counted from 1; for a text file also the line of the first row."""
@@ -98,7 +99,7 @@ class Work:
         note = answered.note()
 
         def settled(checksum: str) -> None:
-            write_sealed(self.note(number), asdict(replace(note, checksum=checksum)))
+            write_sealed(self.note(number), packed(asdict(replace(note, checksum=checksum))))
 
         write_part(self.part(number), answered.columns, answered.arrow, settled)
 
@@ -121,26 +122,32 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
     folder = name_folder(out)
     about = {"format": _FORMAT, "chunk": chunk, **_read_state(path), **job.state()}
     try:
-        journal = read_sealed(folder / _JOURNAL)
+        journal = unpacked(read_sealed(folder / _JOURNAL))
     except FileNotFoundError:
         _empty(out)
         found = look()
-        write_sealed(folder / _JOURNAL, {**about, "found": found.to_json()})
+        write_sealed(folder / _JOURNAL, packed({**about, "found": found.to_json()}))
         return found
     except (OSError, ValueError) as error:
-        raise FileError(f"{folder / _JOURNAL}: cannot be read: {error}. Start again with --restart") from error
+        raise FileError(
+            Sentence("{folder}: cannot be read: {error}. Start again with --restart").format(
+                folder=folder / _JOURNAL, error=error
+            )
+        ) from error
     if differs := [name for name, value in about.items() if journal.get(name) != value]:
         was = {
             "chunk": f"--chunk {journal.get('chunk')}",
-            "path": f"another file, {journal.get('path')}",
-            "size": f"{path} before it was changed",
-            "modified": f"{path} before it was changed",
+            "path": Sentence("another file, {path}").format(path=journal.get("path")),
+            "size": Sentence("{path} before it was changed").format(path=path),
+            "modified": Sentence("{path} before it was changed").format(path=path),
             "format": "another version of headwise",
         }
         first = differs[0]
         raise ArgumentError(
-            f"{folder} has parts that were computed with {was.get(first) or job.told(first, journal.get(first))}. "
-            "Resume with that, or add --restart to delete the parts and start again"
+            Sentence(
+                "{folder} has parts that were computed with {other}. Resume with that, or add --restart to "
+                "delete the parts and start again"
+            ).format(folder=folder, other=was.get(first) or job.told(first, journal.get(first)))
         )
     return Found.from_json(path, journal["found"])
 
@@ -197,11 +204,17 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
             locked.enter_context(locking(folder / _LOCK, busy))
         except FileExistsError as error:
             raise FileError(
-                f"{folder}: expected a folder, for the parts of {out.name}. Received: a "
-                f"{'link' if folder.is_symlink() else 'file'}. Move or delete it, or choose another name for the output"
+                Sentence(
+                    "{folder}: expected a folder, for the parts of {name}. Received: a {kind}. Move or delete it, "
+                    "or choose another name for the output"
+                ).format(folder=folder, name=out.name, kind=Sentence("link" if folder.is_symlink() else "file"))
             ) from error
         except OSError as error:
-            raise FileError(f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+            raise FileError(
+                Sentence("{folder}: cannot be written: {cause}").format(
+                    folder=folder, cause=(error.strerror or str(error)).lower()
+                )
+            ) from error
         if restart:
             _empty(out)
         try:
@@ -231,7 +244,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     try:
         state = path.stat()
     except OSError as error:
-        raise FileError(f"{path}: no such file. Expected a file to read") from error
+        raise FileError(Sentence("{path}: no such file. Expected a file to read").format(path=path)) from error
     return {"path": str(path), "size": state.st_size, "modified": state.st_mtime_ns}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence, said
 from headwise.tasks.bulk.parts import Answers, Job, Work, alone, begin, join
 from headwise.tasks.rows.chunks import Found, Reader
 from headwise.tasks.rows.sources import is_packed
@@ -104,7 +105,8 @@ def _damaged(work: Work, again: Sequence[int]) -> tuple[str, ...]:
         return ()
     rows = sum(work.found.chunks[number].rows for number in again)
     names = ", ".join(work.part(number).name for number in again[:LISTED]) + ("…" if len(again) > LISTED else "")
-    return (f"{rows:,} of the rows were computed again, because their parts were damaged: {names}",)
+    told = "{rows:,} of the rows were computed again, because their parts were damaged: {names}"
+    return (Sentence(told).format(rows=rows, names=names),)
 
 
 def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Iterator[int]:
@@ -118,7 +120,7 @@ def _answer_parts(work: Work, missing: Iterable[int], answers: Answers) -> Itera
 def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[int, float]:
     """Report progress while parts are finished, and check that they can be joined. Returns (tokens read, seconds)."""
     total, begun, rows, tokens = work.found.rows, time.monotonic(), 0, 0
-    tell(before, total, "rows")
+    tell(before, total, said("rows"))
     schema = None
     for number in done:
         if work.out.suffix.lower() == ".parquet":  # fail early, not after all parts are done
@@ -126,6 +128,7 @@ def _count(work: Work, done: Iterable[int], before: int, tell: Tell) -> tuple[in
         rows += work.found.chunks[number].rows
         tokens += work.noted(number).tokens
         seconds = max(time.monotonic() - begun, 1e-9)
-        read = f", {tokens / seconds:,.0f} tokens/s" if tokens else ""
-        tell(before + rows, total, f"{rows / seconds:,.0f} rows/s{read}")
+        speeds = [said("{speed:,.0f} rows/s", speed=rows / seconds)]
+        speeds += [said("{speed:,.0f} tokens/s", speed=tokens / seconds)] if tokens else []
+        tell(before + rows, total, said(", ").join(speeds))
     return tokens, time.monotonic() - begun

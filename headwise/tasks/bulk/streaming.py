@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.tasks.bulk.answered import answer
 from headwise.tasks.bulk.parts import Answers, digest
 from headwise.tasks.bulk.running import How, Tell, Written, compute
@@ -90,7 +91,9 @@ def predict_file(
     wanted = task.file_columns(str(path))
 
     def look(chunk: int) -> Found:
-        found = look_through(path, wanted, chunk, lambda done, size: tell(done, size, f"scanning {path.name}"))
+        found = look_through(
+            path, wanted, chunk, lambda done, size: tell(done, size, Sentence("scanning {name}").format(name=path.name))
+        )
         if "paragraphs" in found.columns and not set(wanted) & set(found.columns):
             raise ArgumentError(
                 f"{path}: rows have several questions, as in SQuAD. Write a .json file, so that it is read whole"

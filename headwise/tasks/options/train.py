@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from headwise.errors import ArgumentError, DtypeError
+from headwise.language import Sentence, join
 
 COLUMN = "COLUMN"  # the metavar of an option that names a column
 
@@ -118,9 +119,13 @@ def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
     known = [each.name for each in fields(options)]
     for name in given:
         if name not in known:
-            raise ArgumentError(f"unknown option {name!r}. Expected one of: {', '.join(known)}")
+            raise ArgumentError(
+                Sentence("unknown option {name!r}. Expected one of: {known}").format(name=name, known=", ".join(known))
+            )
     if missing := [name for name in required(options) if given.get(name) is None]:
-        raise ArgumentError(f"{missing[0]}: this option is required, but was not given")
+        raise ArgumentError(
+            Sentence("{missing}: this option is required, but was not given").format(missing=missing[0])
+        )
     return options(**given)
 
 
@@ -128,7 +133,12 @@ def check_heads(options: Any, *, even: bool = False) -> None:
     """Raise ArgumentError if `dim` is not divisible by `heads`; with `even` (rotary positions), by 2 · `heads`."""
     if options.dim % (options.heads * (1 + even)):
         raise ArgumentError(
-            f"dim: expected {'an even' if even else 'a'} multiple of heads={options.heads}. Received: dim={options.dim}"
+            Sentence("{option}: expected {multiple} of heads={heads}. Received: dim={dim}").format(
+                option="dim",
+                multiple=Sentence("an even multiple" if even else "a multiple"),
+                heads=options.heads,
+                dim=options.dim,
+            )
         )
 
 
@@ -142,14 +152,22 @@ _WITHIN: dict[str, Callable[[float, float], bool]] = {
 
 def _check_limits(name: str, value: Any, options: type) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ArgumentError(f"{name}: expected a finite number. Received: {name}={value!r}")
+        raise ArgumentError(
+            Sentence("{option}: expected a finite number. Received: {name}={value!r}").format(
+                option=name, name=name, value=value
+            )
+        )
     if not isinstance(value, int | float):
         return
     declared = [known[name] for kind in options.__mro__ if name in (known := getattr(kind, "__dataclass_fields__", {}))]
     for words, is_within in _WITHIN.items():
         limits = [limit for each in declared if (limit := each.metadata["limits"][words]) is not None]
         if limits and not is_within(value, limits[0]):
-            raise ArgumentError(f"{name}: expected {words} {limits[0]:g}. Received: {name}={value!r}")
+            raise ArgumentError(
+                Sentence("{option}: expected {words} {limit:g}. Received: {name}={value!r}").format(
+                    option=name, name=name, words=Sentence(words), limit=limits[0], value=value
+                )
+            )
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
@@ -163,7 +181,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
                 return value
             if type(value) in {type(choice) for choice in get_args(each)}:
                 raise ArgumentError(
-                    f"{name}: expected one of {', '.join(map(str, get_args(each)))}. Received: {name}={value!r}"
+                    Sentence("{option}: expected one of {names}. Received: {name}={value!r}").format(
+                        option=name, name=name, names=", ".join(map(str, get_args(each))), value=value
+                    )
                 )
         elif get_origin(each) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
@@ -172,5 +192,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return float(value)
         elif type(value) is each:
             return value
-    said = " or ".join("nothing" if each is type(None) else getattr(each, "__name__", str(each)) for each in kinds)
-    raise DtypeError(f"{name}: expected {said}. Received: {name}={value!r} ({type(value).__name__})")
+    names = ("None" if each is type(None) else getattr(each, "__name__", str(each)) for each in kinds)
+    raise DtypeError(
+        Sentence("{option}: expected {kinds}. Received: {name}={value!r} ({kind})").format(
+            option=name, name=name, kinds=join(names, " or "), value=value, kind=type(value).__name__
+        )
+    )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headwise.errors import ArgumentError, FileError
+from headwise.language import Sentence
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.encodings import decode, encoded_as, find_encoding, recode
 from headwise.tasks.rows.names import make_different
@@ -99,7 +100,11 @@ def check_suffix(path: Path) -> None:
     """Raise ArgumentError if a file with this name cannot be read in chunks."""
     suffix, known = find_suffix(path), (*SUFFIXES, LINES)
     if suffix not in known or (suffix == ".parquet" and is_packed(path)):
-        raise ArgumentError(f"{path}: expected a name that ends in {', '.join(known)}. Received: {path.name}")
+        raise ArgumentError(
+            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
+                path=path, suffixes=", ".join(known), name=path.name
+            )
+        )
 
 
 def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lambda done, total: None) -> Found:
@@ -126,7 +131,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
             else:
                 found = _text(path, rows, tell) if suffix == LINES else _json(path, rows, tell)
     if not found.chunks:
-        raise ArgumentError(f"{path}: there are no rows in it")
+        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=path))
     return found
 
 
@@ -274,7 +279,11 @@ class Reader:
 
     def _checked(self, table: Table, chunk: Chunk) -> Table:
         if len(table.numbers) != chunk.rows:
-            raise FileError(f"{self.found.path}: has changed while it was read; begin again with --restart")
+            raise FileError(
+                Sentence("{path}: has changed while it was read; begin again with --restart").format(
+                    path=self.found.path
+                )
+            )
         return table
 
 

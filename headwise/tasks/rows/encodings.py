@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from headwise.errors import ArgumentError, FileError
+from headwise.language import Sentence
 
 _encoding: ContextVar[str] = ContextVar("encoding", default="utf-8")
 
@@ -82,9 +83,11 @@ def _refuse(data: bytes, at: int, name: str, encoding: str, line: int = 1, path:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             data = file.read()
     likely, *others = guess_encodings(data) or [""]
-    told = f", or {', '.join(others)}, which can decode it too" if others else ""
-    advice = f"It is probably {likely}: name it by --encoding {likely} (in Python encoding={likely!r}){told}. Else s"
-    return FileError(
-        f"{name} is not {encoding.upper()}: received byte 0x{byte:02x} in line {line} (offset {at}). "
-        f"{advice if likely else 'S'}ave it as UTF-8 first, for example with iconv"
+    too = Sentence(", or {others}, which can decode it too").format(others=", ".join(others)) if others else ""
+    guess = Sentence(
+        "It is probably {likely}: name it by --encoding {likely} (in Python encoding={likely!r}){too}. Else save it as "
+        "UTF-8 first, for example with iconv"
     )
+    told = Sentence("{name} is not {encoding}: received byte 0x{byte:02x} in line {line} (offset {offset}). {advice}")
+    advice = guess.format(likely=likely, too=too) if likely else "Save it as UTF-8 first, for example with iconv"
+    return FileError(told.format(name=name, encoding=encoding.upper(), byte=byte, line=line, offset=at, advice=advice))

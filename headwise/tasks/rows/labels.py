@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from headwise.language import Sentence, join
+
 _NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # 01 is no number, but a name
 _WHOLE = re.compile(r"\+?(-?(0|[1-9][0-9]*))(\.0*)?")
 
@@ -39,6 +41,6 @@ def note_alike(labels: Iterable[str]) -> tuple[str, ...]:
     alike: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
         alike.setdefault(fold_label(label), []).append(repr(label))
-    same = ", ".join(" and ".join(some) for some in alike.values() if len(some) > 1)
-    advice = "count as different labels: write them alike if they mean the same"
-    return (f"{same} {advice}",) if same else ()
+    same = [join(some, " and ") for some in alike.values() if len(some) > 1]
+    told = Sentence("{labels} count as different labels: write them alike if they mean the same")
+    return (told.format(labels=join(same)),) if same else ()

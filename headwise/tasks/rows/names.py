@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from headwise.language import Sentence
+
 
 def make_different(names: Iterable[Any]) -> tuple[str, ...]:
     """Make names differ, as text: a second "text" becomes "text.2"."""
     found: dict[str, None] = {}
     for name in names:
-        found[_number([str(name)], found)[0]] = None
+        found[_number([name if isinstance(name, str) else str(name)], found)[0]] = None
     return tuple(found)
 
 
@@ -20,14 +22,16 @@ def name_beside(names: Sequence[str], given: Collection[str]) -> dict[str, str]:
     Beside a column "label" the prediction "label" is called "predicted label". If that is there too, from another
     model, all predictions of this model get the same number: "predicted label.2", "probability.2".
     """
-    told = make_different(f"predicted {name}" if name in given else name for name in names)
+    told = make_different(Sentence("predicted {name}").format(name=name) if name in given else name for name in names)
     return dict(zip(names, _number(told, given), strict=True))
 
 
 def note_renamed(given: Iterable[Any], names: Iterable[str]) -> tuple[str, ...]:
     """Make a sentence for each column that `make_different` gave another name."""
     return tuple(
-        f"column {str(name)!r} is there more than once: the later one is called {new!r}"
+        Sentence("column {name!r} is there more than once: the later one is called {new!r}").format(
+            name=str(name), new=new
+        )
         for name, new in zip(given, names, strict=True)
         if str(name) != new
     )

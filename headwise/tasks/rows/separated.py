@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headwise.errors import FileError
+from headwise.language import Sentence
 from headwise.tasks.rows.names import make_different, note_renamed
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -81,10 +82,12 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
         next(found, None)
     for number, cells in found:
         if len(cells) > width:
-            sign = "tabs" if layout.separator == "\t" else repr(layout.separator)
+            sign = Sentence("tabs") if layout.separator == "\t" else repr(layout.separator)
             raise FileError(
-                f"{name}: line {number} has {len(cells)} cells, the first line {width}: quote cells that have {sign} "
-                "in them"
+                Sentence(
+                    "{name}: line {number} has {count} cells, the first line {width}: quote cells that have {sign} "
+                    "in them"
+                ).format(name=name, number=number, count=len(cells), width=width, sign=sign)
             )
         yield number, cells + [""] * (width - len(cells))
 
@@ -93,8 +96,10 @@ def _separator(header: str, name: str) -> str:
     header = _QUOTED.sub("", header)
     if 0 < header.count(",") <= header.count(";"):
         raise FileError(
-            f"{name}: line 1: expected cells separated by commas or by semicolons. Received: both; quote the headings "
-            "that have one in them"
+            Sentence(
+                "{name}: line 1: expected cells separated by commas or by semicolons. Received: both; quote the "
+                "headings that have one in them"
+            ).format(name=name)
         )
     return "," if "," in header else max(",;\t|", key=header.count)
 
@@ -134,6 +139,6 @@ def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: i
         why = (
             "a quote is never closed" if "end of data" in str(error) else "a quote within a quoted cell; write it twice"
         )
-        raise FileError(f"{name}: line {line}: {why}") from error
+        raise FileError(Sentence("{name}: line {line}: {why}").format(name=name, line=line, why=why)) from error
     finally:
         csv.field_size_limit(longest)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence, join
 from headwise.tasks.options.forecast import ForecastOptions
 from headwise.tasks.rows.labels import read_labels
 from headwise.tasks.rows.sources import Table, open_table
@@ -23,7 +24,10 @@ from headwise.tasks.rows.time_steps import Step, Times, find_step, places
 
 TIME, SERIES, VALUE = "time", "series", "value of "  #: columns of the Data; VALUE and a column's own name
 MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}  # cells without a number
-_ADVICE = {True: "pass", False: "train again with"}  # before an option; whether it is the training that reads
+_ADVICE = {
+    True: Sentence("pass"),
+    False: Sentence("train again with"),
+}  # before an option; whether it is the training that reads
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     """
     table = source if isinstance(source, Table) else open_table(source)
     if not table.numbers:
-        raise ArgumentError(f"{table.name}: there are no rows in it")
+        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
     training = columns is None
     time, written, times = _find_time(table, options, training)
     series = None if options.series is None else find_column(table, options.series)
@@ -84,14 +88,24 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
         else:
             dropped.setdefault(why, []).append(name)
     if not found:
-        whys = "; ".join(why if series is None else f"{_some(which)}: {why}" for why, which in dropped.items())
-        raise ArgumentError(f"{table.name}: {whys}")
-    left_out = tuple(f"{len(which)} series left out: {why} ({_some(which)})" for why, which in dropped.items())
+        of = [why if series is None else join([_some(which), why], ": ") for why, which in dropped.items()]
+        raise ArgumentError(Sentence("{name}: {whys}").format(name=table.name, whys=join(of, "; ")))
+    left_out = tuple(
+        Sentence("{count} series left out: {why} ({names})").format(count=len(which), why=why, names=_some(which))
+        for why, which in dropped.items()
+    )
     if training:
-        how = f"{time!r} ({written})" if time else "none, rows are counted"
-        unused = ", ".join(repr(name) for name in table.columns if name not in (time, series, *names)) or "none"
-        how = f"time: {how}; series: {series or 'none'}; forecast: {', '.join(map(repr, names))}; not used: {unused}"
-        left_out = (f"columns of {table.name}: {how}", *left_out)
+        unused = ", ".join(repr(name) for name in table.columns if name not in (time, series, *names))
+        how = Sentence(
+            "columns of {name}: time: {time}; series: {series}; forecast: {targets}; not used: {unused}"
+        ).format(
+            name=table.name,
+            time=f"{time!r} ({written})" if time else "none, rows are counted",
+            series=series or Sentence("none"),
+            targets=", ".join(map(repr, names)),
+            unused=unused or Sentence("none"),
+        )
+        left_out = (how, *left_out)
     data = _data(table, found, names, left_out)
     return replace(data, time=time or "none", time_format=None if written == NUMBERS else written)
 
@@ -112,7 +126,9 @@ def read_step(data: Data) -> Step | None:
     if len(steps) > 1:
         (one, first), (other, second) = list(steps.items())[:2]
         raise ArgumentError(
-            f"{data.name}: expected one time step in all series. Received: {one} in {first!r} and {other} in {second!r}"
+            Sentence(
+                "{name}: expected one time step in all series. Received: {one} in {first!r} and {other} in {second!r}"
+            ).format(name=data.name, one=one, first=first, other=other, second=second)
         )
     return next(iter(steps), None)
 
@@ -132,7 +148,8 @@ class _Reader:
 
     def __init__(self, table: Table, name: str, options: ForecastOptions, training: bool) -> None:
         self.table, self.options, self.advise = table, options, _ADVICE[training]
-        self.where = f"{table.name}, series {name!r}" if name else table.name
+        where = Sentence("{table}, series {name!r}").format(table=table.name, name=name)
+        self.where = where if name else table.name
 
     def regular(self, series: Series) -> Series:
         """Return the series in order, with a row at every step and a number in every cell, or raise ArgumentError."""
@@ -144,8 +161,16 @@ class _Reader:
         if not self.options.interpolate:
             row, count = int(gaps.any(1).argmax()), int(gaps.sum())
             raise ArgumentError(
-                f"{self.where}: {count} {'cell has' if count == 1 else 'cells have'} no number, the first in "
-                f"{self._place(series, row)}; {self.advise} --interpolate to fill them linearly"
+                Sentence(
+                    "{where}: {count} cell{s} no number, the first in {place}; {advise} --interpolate to fill them "
+                    "linearly"
+                ).format(
+                    where=self.where,
+                    count=count,
+                    s=" has" if count == 1 else "s have",
+                    place=self._place(series, row),
+                    advise=self.advise,
+                )
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -160,18 +185,32 @@ class _Reader:
             if not self.options.sort:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
                 raise ArgumentError(
-                    f"{self.where}: timestamps are out of order: {self._place(series, row)} has {times[row]} after "
-                    f"{times[row - 1]}; {self.advise} --sort to sort them"
+                    Sentence(
+                        "{where}: timestamps are out of order: {place} has {time} after {before}; {advise} --sort to "
+                        "sort them"
+                    ).format(
+                        where=self.where,
+                        place=self._place(series, row),
+                        time=times[row],
+                        before=times[row - 1],
+                        advise=self.advise,
+                    )
                 )
             order = times.argsort(kind="stable")
             times = times[order]
             series = Series(series.name, series.values[order], times, [series.rows[i] for i in order])
         if not times.is_unique:
             row = int(times.duplicated().argmax())
-            hint = "" if self.options.series else f"; if they are of several series, {self.advise} --series COLUMN"
+            several = Sentence("; if they are of several series, {advise} --series COLUMN").format(advise=self.advise)
+            hint = "" if self.options.series else several
             raise ArgumentError(
-                f"{self.where}: timestamp {times[row]} comes twice, in {self._place(series, row - 1)} and "
-                f"{self._place(series, row)}{hint}"
+                Sentence("{where}: timestamp {time} comes twice, in {place} and {second}{hint}").format(
+                    where=self.where,
+                    time=times[row],
+                    place=self._place(series, row - 1),
+                    second=self._place(series, row),
+                    hint=hint,
+                )
             )
         return series
 
@@ -184,9 +223,17 @@ class _Reader:
             usual = differences.mode()[0]
             row = int((differences != usual).to_numpy().argmax()) + 1
             raise ArgumentError(
-                f"{self.where}: the time step is irregular: {self._place(series, row)} has {series.times[row]} after "
-                f"{series.times[row - 1]}, most steps are {usual}; bring them to one step first, or "
-                f"{self.advise} --time none to count rows"
+                Sentence(
+                    "{where}: the time step is irregular: {place} has {time} after {before}, most steps are {usual}; "
+                    "bring them to one step first, or {advise} --time none to count rows"
+                ).format(
+                    where=self.where,
+                    place=self._place(series, row),
+                    time=series.times[row],
+                    before=series.times[row - 1],
+                    usual=usual,
+                    advise=self.advise,
+                )
             )
         place = places(series.times, step)
         missing = int(place[-1]) + 1 - len(place)
@@ -195,12 +242,23 @@ class _Reader:
         if not self.options.interpolate:
             row = int((np.diff(place) > 1).argmax()) + 1
             written = suggest_format(series.times) if step.unit == "number" else None
-            hint = f"; if they are dates, {self.advise} --time-format {written}" if written else ""
-            told = "row is" if missing == 1 else "rows are"
+            dates = Sentence("; if they are dates, {advise} --time-format {written}")
+            hint = dates.format(advise=self.advise, written=written) if written else ""
             raise ArgumentError(
-                f"{self.where}: {missing} {told} missing, the first before {self._place(series, row)}: "
-                f"{series.times[row]} comes after {series.times[row - 1]}, and the step is {step}; {self.advise} "
-                f"--interpolate to fill them, or --time none to count rows{hint}"
+                Sentence(
+                    "{where}: {missing} row{s} missing, the first before {place}: {time} comes after {before}, and "
+                    "the step is {step}; {advise} --interpolate to fill them, or --time none to count rows{hint}"
+                ).format(
+                    where=self.where,
+                    missing=missing,
+                    s=" is" if missing == 1 else "s are",
+                    place=self._place(series, row),
+                    time=series.times[row],
+                    before=series.times[row - 1],
+                    step=step,
+                    advise=self.advise,
+                    hint=hint,
+                )
             )
         values = np.full((place[-1] + 1, series.values.shape[1]), np.nan)
         values[place] = series.values
@@ -208,8 +266,10 @@ class _Reader:
         rows = [series.rows[i] for i in known]
         return Series(series.name, values, step.between(series.times[0], series.times[-1]), rows)
 
-    def _place(self, series: Series, row: int) -> str:
-        return f"{self.table.unit} {self.table.numbers[series.rows[row]]}"
+    def _place(self, series: Series, row: int) -> Sentence:
+        return Sentence("{unit} {number}").format(
+            unit=Sentence(self.table.unit), number=self.table.numbers[series.rows[row]]
+        )
 
 
 def _find_time(table: Table, options: ForecastOptions, training: bool) -> tuple[str | None, str | None, Times | None]:
@@ -233,19 +293,30 @@ def _find_time(table: Table, options: ForecastOptions, training: bool) -> tuple[
     return None, None, None
 
 
-def _explain_times(table: Table, name: str, found: dict[str, Times], wanted: str | None, training: bool) -> str:
+def _explain_times(table: Table, name: str, found: dict[str, Times], wanted: str | None, training: bool) -> Sentence:
     """Say why a column is not read as times, in the formats that fit most of its cells."""
     cells, several = take_column(table, name), list(found.items())[:2]
     fits = several[0][1].notna() if several else np.zeros(len(cells), bool)
     if fits.all():
-        row, how = int(np.argmax(several[0][1] != several[1][1])), "all its cells fit both"
-        what = " or ".join(f"{times[row].date()} ({written})" for written, times in several)
+        row, how = int(np.argmax(several[0][1] != several[1][1])), Sentence("all its cells fit both")
+        what = join((f"{times[row].date()} ({written})" for written, times in several), " or ")
     else:
-        row, how = int(np.argmin(fits)), f"correct or remove that {table.unit}"
-        what = f"timestamps such as {as_text(cells[int(np.argmax(fits))]) if several else wanted or '2024-01-31 18:00'}"
-    return (
-        f"{table.name}: column {name!r} holds {describe_cell(cells[row])} in {table.unit} {table.numbers[row]}, "
-        f"expected {what}; {how}, {_ADVICE[training]} --time {shlex.quote(name)} --time-format FORMAT, or --time none"
+        row, how = int(np.argmin(fits)), Sentence("correct or remove that {unit}").format(unit=Sentence(table.unit))
+        example = as_text(cells[int(np.argmax(fits))]) if several else wanted or "2024-01-31 18:00"
+        what = Sentence("timestamps such as {example}").format(example=example)
+    return Sentence(
+        "{name}: column {column!r} holds {cell} in {unit} {number}, expected {what}; {how}, {advise} --time {time} "
+        "--time-format FORMAT, or --time none"
+    ).format(
+        name=table.name,
+        column=name,
+        cell=describe_cell(cells[row]),
+        unit=Sentence(table.unit),
+        number=table.numbers[row],
+        what=what,
+        how=how,
+        advise=_ADVICE[training],
+        time=shlex.quote(name),
     )
 
 
@@ -259,8 +330,10 @@ def _find_targets(table: Table, options: ForecastOptions, time: str | None, grou
     numeric = options.target or [name for name in others if _is_numeric(table.columns[name])]
     if not numeric:
         raise ArgumentError(
-            f"{table.name}: no column holds only numbers; there are {_some(others)}; name those to forecast with "
-            "--target to hear what is wrong with them"
+            Sentence(
+                "{name}: no column holds only numbers; there are {others}; name those to forecast with --target "
+                "to hear what is wrong with them"
+            ).format(name=table.name, others=_some(others))
         )
     if options.target and (time or options.time):
         return numeric
@@ -272,9 +345,11 @@ def _find_targets(table: Table, options: ForecastOptions, time: str | None, grou
         written = suggest_format(read_times(table.columns[name])[NUMBERS])
         how = f"--time {shlex.quote(name)}{f' --time-format {written}' if written else ''}{' --sort' * (step < 0)}"
         raise ArgumentError(
-            f"{table.name}: column {name!r} counts rows, mostly by {step:g}, as times do; expected --time. Pass {how} "
-            f"if it holds the times; otherwise --time none or another column, and --target {shlex.quote(name)} to "
-            "forecast it"
+            Sentence(
+                "{name}: column {column!r} counts rows, mostly by {step:g}, as times do; expected --time. Pass "
+                "{how} if it holds the times; otherwise --time none or another column, and --target {target} to "
+                "forecast it"
+            ).format(name=table.name, column=name, step=step, how=how, target=shlex.quote(name))
         )
     return found or numeric  # a count alone is what there is to forecast
 
@@ -287,8 +362,13 @@ def _numbers(table: Table, name: str) -> np.ndarray:
         number = _number(cell)
         if number is None or np.isinf(number):
             raise ArgumentError(
-                f"{table.name}: column {name!r} holds {describe_cell(cell)} in {table.unit} {table.numbers[row]}, "
-                "expected a number"
+                Sentence("{name}: column {column!r} holds {cell} in {unit} {number}, expected a number").format(
+                    name=table.name,
+                    column=name,
+                    cell=describe_cell(cell),
+                    unit=Sentence(table.unit),
+                    number=table.numbers[row],
+                )
             )
         found[row] = number
     return found
@@ -314,10 +394,11 @@ def _is_numeric(cells: Sequence[Any]) -> bool:
 def _unusable(series: Series, names: Sequence[str], least: int) -> str | None:
     """Return the reason why nothing can be learned from a series; None if it can be used."""
     if len(series.values) < least:
-        return f"expected at least {least} rows. Received: {len(series.values)}; choose a smaller context or horizon"
+        told = "expected at least {least} rows. Received: {count}; choose a smaller context or horizon"
+        return Sentence(told).format(least=least, count=len(series.values))
     empty = np.isnan(series.values).all(0)
     if empty.any():
-        return f"column {names[int(empty.argmax())]!r} has no numbers"
+        return Sentence("column {column!r} has no numbers").format(column=names[int(empty.argmax())])
     return None
 
 
@@ -336,4 +417,4 @@ def _data(table: Table, found: Sequence[Series], names: Sequence[str], left_out:
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:6])
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
+    return shown if len(names) <= 6 else Sentence("{shown} and {count} more").format(shown=shown, count=len(names) - 6)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import ArgumentError, DtypeError, FileError, brief, shortened
 from headwise.extras import need
 from headwise.files import name_kind, parsed
+from headwise.language import Sentence
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.encodings import decode, recode
 from headwise.tasks.rows.names import make_different, note_renamed
@@ -110,9 +111,16 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     suffix = find_suffix(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
-            f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (or one of these and .gz). "
-            f"Received: {suffix or 'none of them'}. If each of its lines is a text, rename it: "
-            f"{path.name.removesuffix('.gz')}.txt{'.gz' if is_packed(path) else ''}"
+            Sentence(
+                "{path}: expected a name that ends in {suffixes} (or one of these and .gz). Received: {received}. "
+                "If each of its lines is a text, rename it: {stem}.txt{packed}"
+            ).format(
+                path=path,
+                suffixes=", ".join(_SUFFIXES),
+                received=suffix or Sentence("none of them"),
+                stem=path.name.removesuffix(".gz"),
+                packed=".gz" if is_packed(path) else "",
+            )
         )
     with readable(path):
         data = path.read_bytes()
@@ -147,10 +155,12 @@ def readable(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise FileError(f"{path}: not a whole gzip file: {str(error).lower()}") from error
+        raise FileError(
+            Sentence("{path}: not a whole gzip file: {cause}").format(path=path, cause=str(error).lower())
+        ) from error
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-        raise FileError(f"{path}: {why}; expected a file to read") from error
+        raise FileError(Sentence("{path}: {why}; expected a file to read").format(path=path, why=why)) from error
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
@@ -189,7 +199,11 @@ def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Tabl
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
         return _make_table(name, whole.items(), fingerprint, first=1)
     if not isinstance(whole, list):
-        raise FileError(f"{name}: expected a list of objects. Received: {type(whole).__name__}")
+        raise FileError(
+            Sentence("{name}: expected a list of objects. Received: {kind}").format(
+                name=name, kind=type(whole).__name__
+            )
+        )
     rows = [_check_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
     return Table(name, transposed(rows), list(range(1, len(whole) + 1)), "row", fingerprint)
 
@@ -201,7 +215,11 @@ def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
 
 def _check_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
     if not isinstance(row, dict):
-        raise FileError(f'{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {brief(row)}')
+        raise FileError(
+            Sentence('{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row}').format(
+                name=name, unit=Sentence(unit), number=number, row=brief(row)
+            )
+        )
     return row
 
 
@@ -209,16 +227,26 @@ def _parse(text: str, name: str, line: int) -> Any:
     try:
         found = parsed(partial(json.loads, object_pairs_hook=_make_object), text)
     except json.JSONDecodeError as error:
-        raise FileError(f"{name}: line {line + error.lineno - 1} is not JSON: {error.msg.lower()}") from error
+        raise FileError(
+            Sentence("{name}: line {line} is not JSON: {cause}").format(
+                name=name, line=line + error.lineno - 1, cause=error.msg.lower()
+            )
+        ) from error
     except ValueError as error:  # nested too deeply, a name twice, or a number of thousands of digits
-        raise FileError(f"{name}: line {line}: cannot be read: {error}") from error
+        raise FileError(
+            Sentence("{name}: line {line}: cannot be read: {error}").format(name=name, line=line, error=error)
+        ) from error
     if "\\ud" in text.lower():  # maybe half a surrogate pair, which is no character and cannot be written
         try:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = f"\\u{ord(error.object[error.start]):04x}"
             line += text.count("\n", 0, text.lower().find(half))
-            raise FileError(f"{name}: line {line}: {half} is half a surrogate pair, and no character") from error
+            raise FileError(
+                Sentence("{name}: line {line}: {half} is half a surrogate pair, and no character").format(
+                    name=name, line=line, half=half
+                )
+            ) from error
     return found
 
 
@@ -259,8 +287,10 @@ def _make_table(
     columns = dict(zip(make_different(told), map(decoded, listed), strict=True))
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{column} {length}" for column, length in lengths.items())
-        raise ArgumentError(f"{name}: expected columns of one length. Received: {said}")
+        each = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise ArgumentError(
+            Sentence("{name}: expected columns of one length. Received: {lengths}").format(name=name, lengths=each)
+        )
     numbers = list(range(first, first + next(iter(lengths.values()), 0)))
     fingerprint = _fingerprint(columns) if fingerprint is None else fingerprint
     return Table(name, columns, numbers, fingerprint=fingerprint, notes=(*notes, *note_renamed(told, columns)))
@@ -296,7 +326,11 @@ def arrow_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError) as error:
-        raise FileError(f"{path}: cannot be read as parquet: {shortened(' '.join(str(error).split()), 200)}") from error
+        raise FileError(
+            Sentence("{path}: cannot be read as parquet: {cause}").format(
+                path=path, cause=shortened(" ".join(str(error).split()), 200)
+            )
+        ) from error
 
 
 def from_arrow(table: Any) -> list[tuple[str, list[Any]]]:
@@ -323,9 +357,11 @@ def _from_hub(name: str) -> Table:
                 failures.append(error)
             else:
                 return _read_dataset(name, found)
-    said = " ".join(str(failures[0]).split()) if answers else "it cannot be reached from here"
+    why = shortened(" ".join(str(failures[0]).split()), 200) if answers else "it cannot be reached from here"
     raise FileError(
-        f"{name}: there is no such file, and the hub gave no data set of that name: {shortened(said, 200)}"
+        Sentence("{name}: there is no such file, and the hub gave no data set of that name: {why}").format(
+            name=name, why=why
+        )
     ) from failures[0]
 
 
@@ -354,7 +390,11 @@ def try_hub(repository: str) -> Iterator[bool]:
 def _read_dataset(name: str, rows: Any) -> Table:
     """Make a table of a `datasets.Dataset`, or of a similar class."""
     if isinstance(rows, Mapping):
-        raise ArgumentError(f"{name}: expected one split. Received: {len(rows)}: choose one of {', '.join(rows)}")
+        raise ArgumentError(
+            Sentence("{name}: expected one split. Received: {count}: choose one of {splits}").format(
+                name=name, count=len(rows), splits=", ".join(rows)
+            )
+        )
     if not hasattr(rows, "with_format"):
         raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")
     return _make_table(name, _columns(rows).items())

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headwise.errors import ArgumentError, FileError, brief
+from headwise.language import Sentence
 from headwise.tasks.options.answer import AnswerOptions
 from headwise.tasks.rows.labels import read_number
 from headwise.tasks.rows.sources import Table, open_table
@@ -73,10 +74,12 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
                     answers: Answers = [(str(one["text"]), int(one[_START])) for one in found]
                     yield str(each["question"]), str(paragraph["context"]), answers
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        said = f"no {cause}" if isinstance(cause, KeyError) else str(cause)
+        why = Sentence("no {name}").format(name=cause) if isinstance(cause, KeyError) else str(cause)
         raise FileError(
-            f"{table.name} is not in the SQuAD format: data[{number}]: {said}. Expected paragraphs with "
-            "context and qas, those with question and answers, and those with text and answer_start"
+            Sentence(
+                "{name} is not in the SQuAD format: data[{number}]: {why}. Expected paragraphs with context and qas, "
+                "those with question and answers, and those with text and answer_start"
+            ).format(name=table.name, number=number, why=why)
         ) from cause
 
 
@@ -96,7 +99,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
             for cell, start, number in zip(answers, starts, table.numbers, strict=True)
         ]
     if not table.numbers:
-        raise ArgumentError(f"{table.name}: there are no rows in it")
+        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
     return Data(table.name, columns, table.numbers, table.notes, table.fingerprint, table.unit)
 
 
@@ -144,11 +147,11 @@ def _with_places(data: Data) -> Data:
     data = replace(data, columns={**data.columns, "answers": found}).without(wrong)
     if moved:
         shown = ", ".join(map(str, moved[:_LISTED])) + (", …" if len(moved) > _LISTED else "")
-        said = (
-            f"{len(moved)} answer{'s are' if len(moved) > 1 else ' is'} not at answer_start; the nearest place in "
-            f"the context that has the answer is used: {data.unit} {shown}"
-        )
-        data = replace(data, left_out=(*data.left_out, said))
+        note = Sentence(
+            "{count} answer{s} not at answer_start; the nearest place in the context that has the answer is used: "
+            "{unit} {rows}"
+        ).format(count=len(moved), s="s are" if len(moved) > 1 else " is", unit=Sentence(data.unit), rows=shown)
+        data = replace(data, left_out=(*data.left_out, note))
     return data
 
 

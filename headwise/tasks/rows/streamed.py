@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, FileError, shortened
+from headwise.language import Sentence
 from headwise.tasks.rows.sources import quiet, try_hub
 from headwise.tasks.rows.tables import as_text
 
@@ -29,10 +30,18 @@ def stream_column(name: str, column: str) -> Iterator[str]:
     rows = _dataset(name)
     columns = list(rows.features or ())
     if columns and column not in columns:
-        raise ArgumentError(f"{name}: there is no column {column!r}. The columns are: {', '.join(map(repr, columns))}")
+        raise ArgumentError(
+            Sentence("{name}: there is no column {column!r}. The columns are: {columns}").format(
+                name=name, column=column, columns=", ".join(map(repr, columns))
+            )
+        )
     for row in rows:
         if column not in row:
-            raise ArgumentError(f"{name}: there is no column {column!r}. The columns are: {', '.join(map(repr, row))}")
+            raise ArgumentError(
+                Sentence("{name}: there is no column {column!r}. The columns are: {columns}").format(
+                    name=name, column=column, columns=", ".join(map(repr, row))
+                )
+            )
         yield as_text(row[column])
 
 
@@ -55,5 +64,7 @@ def _dataset(name: str) -> Any:
         except Exception as error:  # each library below has its own errors
             said = " ".join(str(error).split()) or type(error).__name__
             raise FileError(
-                f"{name}: there is no such folder, and no data set of that name can be read: {shortened(said, 200)}"
+                Sentence("{name}: there is no such folder, and no data set of that name can be read: {why}").format(
+                    name=name, why=shortened(said, 200)
+                )
             ) from error

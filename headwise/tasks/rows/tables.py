@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError, brief
+from headwise.language import Sentence, join, sentence_of
 from headwise.tasks.rows.labels import read_labels, write_number
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class Data:
         """
         if len(self) < 2:
             raise ArgumentError(
-                f"{self.name}: expected at least 2 rows, one to learn from and one to choose the best weights by. "
-                f"Received: {len(self)}; give more rows, or validation=FILE"
+                Sentence(
+                    "{name}: expected at least 2 rows, one to learn from and one to choose the best weights by. "
+                    "Received: {count}; give more rows, or validation=FILE"
+                ).format(name=self.name, count=len(self))
             )
         held = min(max(round(share * len(self)), 1), len(self) - 1)
         labels = self.columns[by] if by is not None else [None] * len(self)
@@ -107,8 +110,10 @@ class Data:
         values = list(dict.fromkeys(self.columns[column]))
         if len(values) < 2:
             raise ArgumentError(
-                f"{self.name}: expected at least 2 different {column}s, one to learn from and one to choose the "
-                f"best weights by. Received: {len(values)}. Add rows, or pass validation=FILE"
+                Sentence(
+                    "{name}: expected at least 2 different {column}s, one to learn from and one to choose the best "
+                    "weights by. Received: {count}. Add rows, or pass validation=FILE"
+                ).format(name=self.name, column=column, count=len(values))
             )
         held = set(Data(self.name, {column: values}, [*range(len(values))]).split(share, seed)[1].columns[column])
         rows: tuple[list[int], list[int]] = ([], [])
@@ -152,7 +157,9 @@ class NoUsableRows(ArgumentError):  # noqa: N818 (nothing went wrong but the dat
     """Raised if all rows were left out. The attribute `data` has the rows and the reasons."""
 
     def __init__(self, data: Data) -> None:
-        super().__init__(f"{data.name}: no row can be used: {'; '.join(data.left_out)}")
+        super().__init__(
+            Sentence("{name}: no row can be used: {reasons}").format(name=data.name, reasons=join(data.left_out, "; "))
+        )
         self.data = data
 
 
@@ -196,7 +203,7 @@ def read_table(
     if table.plain and len(columns) == 1:
         columns = dict.fromkeys(columns, "text")
     if not table.numbers:  # an empty list has no columns either
-        raise ArgumentError(f"{table.name}: there are no rows in it")
+        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
     cells = {name: take_column(table, column) for name, column in columns.items()}
     cells |= {name: [*map(join_turns, cells[name])] for name in turns if name in cells}
     taken = {name: as_texts(table, columns[name], cells[name]) if name in texts else cells[name] for name in cells}
@@ -207,7 +214,8 @@ def read_table(
         for row, (cell, text) in enumerate(zip(cells[name], data.columns[name], strict=True)):
             if not text.strip():
                 is_nested = (kind := describe_cell(cell)) in ("an object", "a list")
-                empty.setdefault(row, f"{kind} in place of the {name}" if is_nested else f"no {name}")
+                told = Sentence("{kind} in place of the {name}") if is_nested else Sentence("no {name}")
+                empty.setdefault(row, told.format(kind=kind, name=name))
     return data.without(empty)
 
 
@@ -222,9 +230,15 @@ def check_filled(texts: Sequence[Any]) -> None:
     """Raise ArgumentError if an input of `predict` or `look` is empty or not a text. Rows of tables are skipped."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ArgumentError(f"inputs[{number}]: expected a text. Received: {type(text).__name__} {brief(text)}")
+            raise ArgumentError(
+                Sentence("inputs[{number}]: expected a text. Received: {kind} {text}").format(
+                    number=number, kind=type(text).__name__, text=brief(text)
+                )
+            )
         if not text.strip():
-            raise ArgumentError(f"inputs[{number}]: expected a text. Received: an empty text")
+            raise ArgumentError(
+                Sentence("inputs[{number}]: expected a text. Received: an empty text").format(number=number)
+            )
 
 
 def check_different(columns: Mapping[str, str]) -> None:
@@ -232,7 +246,11 @@ def check_different(columns: Mapping[str, str]) -> None:
     first: dict[str, str] = {}
     for name, column in columns.items():
         if (other := first.setdefault(column, name)) != name:
-            raise ArgumentError(f"{name}: expected another column than that of {other}. Received: {column!r} for both")
+            raise ArgumentError(
+                Sentence("{name}: expected another column than that of {other}. Received: {column!r} for both").format(
+                    name=name, other=other, column=column
+                )
+            )
 
 
 def take_column(table: Table, column: str) -> list[Any]:
@@ -265,11 +283,15 @@ def find_column(table: Table, column: str) -> str:
     names = [*table.columns, *_list_entries(table)]
     near = difflib.get_close_matches(column.lower(), {name.lower(): name for name in names}, n=1)
     meant = [name for name in names if near and name.lower() == near[0]]
-    hint = f" Did you mean {meant[0]!r}?" if meant else ""
+    hint = Sentence(" Did you mean {name!r}?").format(name=meant[0]) if meant else ""
     if table.headed and not meant:
         hint = " If its first line is not a header, give columns by number: 1 is the first"
     shown = ", ".join(brief(name, 40) for name in names)
-    raise ArgumentError(f"{table.name}: there is no column {column!r}. The columns are: {shown or 'none'}.{hint}")
+    raise ArgumentError(
+        Sentence("{name}: there is no column {column!r}. The columns are: {columns}.{hint}").format(
+            name=table.name, column=column, columns=shown or Sentence("none"), hint=hint
+        )
+    )
 
 
 def as_text(cell: Any) -> str:
@@ -286,8 +308,10 @@ def as_text(cell: Any) -> str:
             return cell.decode()
         except UnicodeDecodeError as error:
             raise ArgumentError(
-                f"expected a text in UTF-8. Received: {brief(cell)}, with byte 0x{cell[error.start]:02x} at offset "
-                f"{error.start}. Write the column as text"
+                Sentence(
+                    "expected a text in UTF-8. Received: {cell}, with byte 0x{byte:02x} at offset {start}. Write "
+                    "the column as text"
+                ).format(cell=brief(cell), byte=cell[error.start], start=error.start)
             ) from error
     if (
         isinstance(cell, list | tuple | dict)
@@ -327,7 +351,11 @@ def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
         try:
             found.append(as_text(cell))
         except ArgumentError as error:  # noqa: PERF203 (the row is known here alone)
-            raise ArgumentError(f"{table.name}: column {column!r}, {table.unit} {number}: {error}") from error
+            raise ArgumentError(
+                Sentence("{name}: column {column!r}, {unit} {number}: {error}").format(
+                    name=table.name, column=column, unit=Sentence(table.unit), number=number, error=sentence_of(error)
+                )
+            ) from error
     return found
 
 
@@ -348,6 +376,8 @@ def cut_notes(cut: Mapping[int, str], numbers: Sequence[int], unit: str) -> tupl
 def left_out(count: int, numbers: Sequence[int], reason: str, unit: str, what: str = "left out") -> str:
     """Make a sentence like `3 rows left out: no text (lines 4, 9, 17)`. Only the first few `numbers` are named."""
     shown = ", ".join(map(str, numbers[:LISTED]))
-    more = f" and {count - LISTED} more" if count > LISTED else ""
-    rows, units = ("row", unit) if count == 1 else ("rows", f"{unit}s")
-    return f"{count} {rows} {what}: {reason} ({units} {shown}{more})"
+    if count > LISTED:
+        shown = Sentence("{shown} and {count} more").format(shown=shown, count=count - LISTED)
+    return Sentence("{count} row{s} {what}: {reason} ({unit}{s} {numbers})").format(
+        count=count, s="" if count == 1 else "s", what=what, reason=reason, unit=Sentence(unit), numbers=shown
+    )

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.files import compute_checksum, damaged, settle, writing
+from headwise.language import Sentence
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -113,14 +114,22 @@ def schema_with(part: Path, schema: Any) -> Any:
 def choose_writer(path: Path) -> Callable[[Path, Columns], None]:
     """Return the function that writes a file with this name. Raises ArgumentError if no function can."""
     if path.suffix.lower() not in _WRITERS:
-        raise ArgumentError(f"{path}: expected a name that ends in {', '.join(_WRITERS)}. Received: {path.name}")
+        raise ArgumentError(
+            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
+                path=path, suffixes=", ".join(_WRITERS), name=path.name
+            )
+        )
     return _WRITERS[path.suffix.lower()]
 
 
 def check_vectors(path: Path) -> None:
     """Raise ArgumentError if vectors cannot be written to a file with this name."""
     if path.suffix.lower() not in VECTORS:
-        raise ArgumentError(f"{path}: expected a name that ends in {' or '.join(VECTORS)}. Received: {path.name}")
+        raise ArgumentError(
+            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
+                path=path, suffixes=" or ".join(VECTORS), name=path.name
+            )
+        )
 
 
 def _separated(path: Path, rows: Iterable[Sequence[Any]], separator: str) -> None:
@@ -159,7 +168,11 @@ def _cell(cell: Any) -> Any:
 def _text(cell: Any) -> str:
     """Convert a cell that JSON does not have, such as a date, to text."""
     if isinstance(cell, bytes):
-        raise ArgumentError(f"expected texts and numbers. Received: {brief(cell)}. Write bytes to a .parquet file")
+        raise ArgumentError(
+            Sentence("expected texts and numbers. Received: {cell}. Write bytes to a .parquet file").format(
+                cell=brief(cell)
+            )
+        )
     return str(cell)
 
 

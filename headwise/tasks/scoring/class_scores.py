@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import (
     multiclass_f1_score,
 )
 
+from headwise.language import Sentence, join
 from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.scores import Scores
 
@@ -44,7 +45,7 @@ def class_scores(
         values=_values(said, true, len(labels)),
         count=len(truth),
         baselines={
-            f"always {commonest!r}, the commonest in training": _values(
+            Sentence("always {label!r}, the commonest in training").format(label=commonest): _values(
                 torch.full_like(true, number[commonest]), true, len(labels)
             )
         },
@@ -64,11 +65,13 @@ def _values(said: torch.Tensor, true: torch.Tensor, count: int) -> dict[str, flo
 def _said(unseen: Counter[str], known: Sequence[str]) -> tuple[str, ...]:
     if not unseen:
         return ()
-    shown = ", ".join(f"{label!r} ({count})" for label, count in unseen.most_common(5))
-    more = ", …" if len(unseen) > 5 else ""
+    shown = [f"{label!r} ({count})" for label, count in unseen.most_common(5)]
     rows = unseen.total()
     return (
-        f"{rows} row{'s have labels' if rows > 1 else ' has a label'} that the training data did not have, counted as "
-        f"wrong: {shown}{more}",
+        Sentence("{rows} row{s} that the training data did not have, counted as wrong: {labels}").format(
+            rows=rows,
+            s="s have labels" if rows > 1 else " has a label",
+            labels=join([*shown, "…"] if len(unseen) > 5 else shown),
+        ),
         *note_alike([*known, *unseen]),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headwise.language import Sentence
+
 
 def limit(most: int | None, *, part: str = "the rest") -> str:
     """Return the end of a column's description: how many tokens of a text are read (`most`); "" without a limit."""
@@ -17,8 +19,8 @@ def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str =
         what: the part of an input that is too long: "a question of "; "" = the whole input.
         part: the part that is not read.
     """
-    said = f"{what}more than {most} tokens, {part} was cut"
-    return {place: said for place, length in enumerate(lengths) if most is not None and length > most}
+    why = Sentence("{what}more than {most} tokens, {part} was cut").format(what=what, most=most, part=part)
+    return {place: why for place, length in enumerate(lengths) if most is not None and length > most}
 
 
 def cut_longer(texts: Sequence[list[int]], room: int) -> list[list[int]]:

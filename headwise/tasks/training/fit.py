@@ -40,6 +40,7 @@ from headwise.tasks.training.weights import save_weights
 
 if TYPE_CHECKING:
     from headwise.tasks.rows.tables import Data
+    from headwise.tasks.scores import Scores
     from headwise.tasks.trainable import Trainable
 
 TaskT = TypeVar("TaskT", bound="Trainable[Any]")
@@ -67,20 +68,21 @@ def fit(
             check_new(folder)
         where = folder or Path(temporary)
         work = (kind, source, validation, where, folder is not None, resume, given)
+        scores = None
         if strategies.several(options):
             processes.together(strategies.devices(options), _fit, *work)
         else:
-            _fit(*work)
+            scores = _fit(*work)  # as in the file, and its sentences can be said in another language
             strategies.meet()
         trained = run.restore(where, kind)
-        trained.scores = run.read_scores(where)
+        trained.scores = scores or run.read_scores(where)
     return trained
 
 
 def _fit(
     kind: type[TaskT], source: Any, validation: Any, folder: Path, keep: bool, resume: bool, given: dict[str, Any]
-) -> None:
-    """Do the whole training, in each process. Only the first process writes files.
+) -> Scores | None:
+    """Do the whole training, in each process. Only the first process writes files, and returns the scores.
 
     Args:
         keep: whether `folder` is a run folder that stays; otherwise only the weights are written to it.
@@ -94,7 +96,7 @@ def _fit(
         if run.is_over(folder, config):
             if strategies.first():
                 _say((Sentence("the training of {folder} has ended, and nothing is left to do").format(folder=folder),))
-            return
+            return None
     else:
         options = make(kind.options_type, given)
         training, held_out = _read(kind, source, validation, options)
@@ -112,11 +114,11 @@ def _fit(
         with _in_memory(options, given.keys()):
             task = kind.learn(training, options)
     doubts, ended = _train(task, folder, training, held_out, keep=keep, resume=begun)
+    scores = None
     if strategies.first():
         trained = run.restore(folder, kind)
         if held_out is not None and trained.settle(held_out):
             save_weights(trained.state_dict(), folder / run.WEIGHTS)
-        scores = None
         if held_out is not None:
             scores = trained.evaluate(held_out)
             no_better = notes.on_scores(scores, kind.compared_by)
@@ -126,6 +128,7 @@ def _fit(
         run.write_files(folder, trained, run.ended(config) if ended else config, scores)
         if ended and not options.keep_optimizer:  # last, so that a run that is killed before this can be resumed
             (folder / run.LAST).unlink(missing_ok=True)
+    return scores
 
 
 @contextlib.contextmanager
@@ -134,14 +137,16 @@ def _in_memory(options: TrainOptions, given: Set[str]) -> Iterator[None]:
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
-        said = str(error)
-        if isinstance(error, RuntimeError) and not re.search("allocate|out of memory|overflow", said, re.IGNORECASE):
+        text = str(error)
+        if isinstance(error, RuntimeError) and not re.search("allocate|out of memory|overflow", text, re.IGNORECASE):
             raise
-        asked = f" ({int(found[1]) / 1e9:,.0f} GB at once)" if (found := re.search(r"(\d+) bytes", said)) else ""
+        at_once = int(found[1]) / 1e9 if (found := re.search(r"(\d+) bytes", text)) else None
         own = given - {each.name for each in fields(TrainOptions)}
         sizes = [f"{name}={value}" for name in sorted(own) if type(value := getattr(options, name)) is int]
-        received = f" Received: {', '.join(sizes)}." if sizes else ""
-        raise ArgumentError(f"the model does not fit into memory{asked}.{received} Choose smaller sizes") from error
+        asked = Sentence(" ({size:,.0f} GB at once)").format(size=at_once) if at_once is not None else ""
+        received = Sentence(" Received: {sizes}.").format(sizes=", ".join(sizes)) if sizes else ""
+        told = Sentence("the model does not fit into memory{asked}.{received} Choose smaller sizes")
+        raise ArgumentError(told.format(asked=asked, received=received)) from error
 
 
 def _say(sentences: Sequence[str]) -> None:
@@ -158,7 +163,9 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
-                f"patience={options.patience}: expected data to validate on. Received: validation_share=0"
+                Sentence("patience={patience}: expected data to validate on. Received: validation_share=0").format(
+                    patience=options.patience
+                )
             )
         return data, None
     return kind.split(data, options)
@@ -176,7 +183,7 @@ def _train(
     learned = task.encode(training)
     validated = task.encode(held_out) if held_out is not None else []
     if not learned:
-        raise ArgumentError(f"{training.name}: there is no example in it to learn from")
+        raise ArgumentError(Sentence("{name}: there is no example in it to learn from").format(name=training.name))
     remarks = task.remarks(training)
     by, both = task.label_column, [data for data in (training, held_out) if data is not None]
     doubts = () if by is None else note_alike(str(label) for data in both for label in data.columns[by])
@@ -222,8 +229,9 @@ def _train(
         )
         if held_out is not None and len(validated) < (shares := find_share(trainer).world):
             raise ArgumentError(
-                f"{held_out.name}: expected at least {shares} examples to validate on, one for each "
-                f"device. Received: {len(validated)}"
+                Sentence(
+                    "{name}: expected at least {shares} examples to validate on, one for each device. Received: {count}"
+                ).format(name=held_out.name, shares=shares, count=len(validated))
             )
         if not resume and strategies.first():  # a run that is refused before this leaves nothing behind
             run.write_config(folder, task, training, held_out, remarks)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headwise.errors import ArgumentError, CheckpointError, FileError
 from headwise.files import locking
+from headwise.language import Sentence
 
 CONFIG, _LOCK = "config.yaml", ".lock"
 
@@ -25,10 +26,14 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             at_end.callback(_delete_empty, made)
-            busy = f"{folder}: another training is running in this folder. Wait for it, or choose another folder"
-            at_end.enter_context(locking(folder / _LOCK, busy))
+            busy = "{folder}: another training is running in this folder. Wait for it, or choose another folder"
+            at_end.enter_context(locking(folder / _LOCK, Sentence(busy).format(folder=folder)))
         except OSError as cause:
-            raise FileError(f"cannot make the run folder {folder}: {cause.strerror or cause}") from cause
+            raise FileError(
+                Sentence("cannot make the run folder {folder}: {cause}").format(
+                    folder=folder, cause=cause.strerror or cause
+                )
+            ) from cause
         at_end.callback(_delete_lock, folder / _LOCK)
         yield
 
@@ -48,7 +53,9 @@ def check_new(folder: Path) -> None:
     """Raise ArgumentError if the folder already holds a run, because nothing is overwritten."""
     if (folder / CONFIG).exists():
         raise ArgumentError(
-            f"{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
+            Sentence(
+                "{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
+            ).format(folder=folder)
         )
 
 
@@ -57,6 +64,8 @@ def check_there(folder: Path) -> None:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise CheckpointError(
-            f"{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; --resume only "
-            "continues it"
+            Sentence(
+                "{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; "
+                "--resume only continues it"
+            ).format(folder=folder, what=what)
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence, join
 from headwise.tasks.rows.labels import read_number
 
 if TYPE_CHECKING:
@@ -31,23 +32,32 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
     """
     found = []
     if examples < ENOUGH:
-        rows = "1 row" if examples == 1 else f"{examples} rows"
         found.append(
-            f"the validation part has only {rows}, so its scores are mostly chance: give more rows, hold out more of "
-            "them (validation_share), or give others (validation)"
+            Sentence(
+                "the validation part has only {rows} row{s}, so its scores are mostly chance: give more rows, hold out "
+                "more of them (validation_share), or give others (validation)"
+            ).format(rows=examples, s="" if examples == 1 else "s")
         )
     if by is not None:
         labels, there = dict.fromkeys(training.columns[by]), {read_number(str(each)) for each in held_out.columns[by]}
         missing = [label for label in labels if read_number(str(label)) not in there]
         if len(missing) == len(labels):
             raise ArgumentError(
-                f"{held_out.name}: expected labels of the training data, {_listed(missing)}, in the rows to validate "
-                f"on. Received: only {_listed(list(dict.fromkeys(held_out.columns[by])), 'and')}"
+                Sentence(
+                    "{name}: expected labels of the training data, {labels}, in the rows to validate on. Received: "
+                    "only {received}"
+                ).format(
+                    name=held_out.name,
+                    labels=_listed(missing, " or "),
+                    received=_listed(list(dict.fromkeys(held_out.columns[by])), " and "),
+                )
             )
         if missing:
             found.append(
-                f"the validation part has no row with the label {_listed(missing)}, so its scores say nothing of it: "
-                "give more rows with it"
+                Sentence(
+                    "the validation part has no row with the label {labels}, so its scores say nothing of it: give "
+                    "more rows with it"
+                ).format(labels=_listed(missing, " or "))
             )
     return tuple(found)
 
@@ -59,8 +69,12 @@ def on_share(learned: int, held_out: int, share: float) -> tuple[str, ...]:
     """
     if share <= 0.5 or learned >= held_out:
         return ()
-    rows = "1 row is" if learned == 1 else f"{learned} rows are"
-    return (f"only {rows} learned from, and {held_out} are held out: choose a lower validation_share",)
+    told = "only {rows} row{s} {are} learned from, and {held_out} are held out: choose a lower validation_share"
+    return (
+        Sentence(told).format(
+            rows=learned, s="" if learned == 1 else "s", are="is" if learned == 1 else "are", held_out=held_out
+        ),
+    )
 
 
 def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "min"]]]) -> tuple[str, ...]:
@@ -71,12 +85,14 @@ def on_scores(scores: Scores, compared_by: Sequence[tuple[str, Literal["max", "m
         if common and not any(sign[mode] * (scores.values[score] - baseline[score]) > 0 for score, mode in common):
             score = common[0][0]
             return (
-                f"the model does not beat a trivial answer, {name}: {score} {scores.values[score]:.4g} against "
-                f"{baseline[score]:.4g}. Give more rows, train longer (epochs), or look for mistakes in the data",
+                Sentence(
+                    "the model does not beat a trivial answer, {name}: {score} {reached:.4g} against {trivial:.4g}. "
+                    "Give more rows, train longer (epochs), or look for mistakes in the data"
+                ).format(name=name, score=score, reached=scores.values[score], trivial=baseline[score]),
             )
     return ()
 
 
-def _listed(labels: Sequence[str], joint: str = "or") -> str:
-    more = f" {joint} {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-    return f" {joint} ".join(repr(label) for label in labels[:_SHOWN]) + more
+def _listed(labels: Sequence[str], joint: str) -> Sentence:
+    more = [Sentence("{count} more").format(count=len(labels) - _SHOWN)] if len(labels) > _SHOWN else []
+    return join([*map(repr, labels[:_SHOWN]), *more], joint)

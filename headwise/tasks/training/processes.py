@@ -21,13 +21,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwise import language
 from headwise.errors import ArgumentError, HeadwiseError, ParallelError, TrainingError
 from headwise.tasks.training.callbacks.signals import Interrupt
 
 _GRACE = 10.0  # seconds for other processes to end by themselves after one has failed
 
 
-def together(count: int, function: Callable[..., None], *arguments: Any) -> None:
+def together(count: int, function: Callable[..., object], *arguments: Any) -> None:
     """Run `function(*arguments)` in `count` new processes, and return when all have ended.
 
     Ctrl-C goes to all new processes; a second Ctrl-C ends them. They end if this process ends.
@@ -73,6 +74,7 @@ def _start(folder: Path, rank: int, count: int, port: int) -> subprocess.Popen[b
         **{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0},
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
         **{"TORCHELASTIC_RUN_ID": "headwise", "TORCHELASTIC_USE_AGENT_STORE": True},
+        language.VARIABLE: language.language(),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # DDP warns that all weights are used
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }

@@ -26,6 +26,7 @@ import yaml
 
 from headwise.errors import CheckpointError, FileError, HeadwiseError
 from headwise.files import adding, check_seal, parsed, read_seal, read_text, seal
+from headwise.language import Sentence
 from headwise.renamed import renamed
 from headwise.tasks.options.train import TrainOptions, make
 from headwise.tasks.scores import Scores
@@ -56,7 +57,7 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
             why = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
         elif (folder / "export.json").is_file():
             why = ": it is an export. `headwise serve` runs it, and in Python `from headwise.export.load import load`"
-        raise CheckpointError(f"{folder} has no {WEIGHTS}{why}")
+        raise CheckpointError(Sentence("{folder} has no {file}{why}").format(folder=folder, file=WEIGHTS, why=why))
     task = rebuild(folder, config, kind)
     load_weights(task, folder / WEIGHTS)
     on_gpu = task.options.accelerator != "cpu" and torch.cuda.is_available()
@@ -79,7 +80,9 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
     except (KeyError, TypeError, ValueError, OSError) as cause:
         said = f"{type(cause).__name__}: {cause}"
         raise CheckpointError(
-            f"cannot restore the {kind.name} of {folder} (headwise {config.get('versions')}): {said}"
+            Sentence("cannot restore the {name} of {folder} (headwise {versions}): {cause}").format(
+                name=kind.name, folder=folder, versions=config.get("versions"), cause=said
+            )
         ) from cause
 
 
@@ -98,14 +101,24 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
     try:
         config = parsed(yaml.safe_load, read_text(folder / CONFIG))
     except FileNotFoundError as cause:
-        raise CheckpointError(f"{folder} is no run folder: there is no {CONFIG} in it") from cause
+        raise CheckpointError(
+            Sentence("{folder} is no run folder: there is no {file} in it").format(folder=folder, file=CONFIG)
+        ) from cause
     except (OSError, ValueError, yaml.YAMLError) as cause:
-        raise CheckpointError(f"cannot read {folder / CONFIG}: {' '.join(str(cause).split())}") from cause
+        raise CheckpointError(
+            Sentence("cannot read {path}: {cause}").format(path=folder / CONFIG, cause=" ".join(str(cause).split()))
+        ) from cause
     kinds = {"task": str, "options": dict, "state": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(name), kind) for name, kind in kinds.items()):
-        raise CheckpointError(f"{folder / CONFIG} is not a run's: expected task, options and state in it")
+        raise CheckpointError(
+            Sentence("{folder} is not a run's: expected task, options and state in it").format(folder=folder / CONFIG)
+        )
     if kind is not None and config["task"] != kind.name:
-        raise CheckpointError(f"{folder} is a run of {config['task']!r}: expected one of {kind.name!r}")
+        raise CheckpointError(
+            Sentence("{folder} is a run of {word!r}: expected one of {name!r}").format(
+                folder=folder, word=config["task"], name=kind.name
+            )
+        )
     return config | {part: renamed(config[part]) for part in ("options", "state")}
 
 
@@ -175,7 +188,9 @@ def write_files(folder: Path, task: Trainable[Any], config: dict[str, Any], scor
     except FileError:
         raise
     except OSError as cause:
-        raise FileError(f"cannot write into {folder}: {cause.strerror or cause}") from cause
+        raise FileError(
+            Sentence("cannot write into {folder}: {cause}").format(folder=folder, cause=cause.strerror or cause)
+        ) from cause
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -197,7 +212,9 @@ def read_scores(folder: Path) -> Scores | None:
     try:
         return Scores.from_json(parsed(json.loads, read_text(path)))
     except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise CheckpointError(f"cannot read {path}: {type(cause).__name__}: {cause}") from cause
+        raise CheckpointError(
+            Sentence("cannot read {path}: {kind}: {cause}").format(path=path, kind=type(cause).__name__, cause=cause)
+        ) from cause
 
 
 def check_same(
@@ -220,8 +237,10 @@ def check_same(
     for name in sorted(names - MAY_CHANGE):
         if getattr(had, name) != getattr(options, name):
             raise CheckpointError(
-                f"{folder} cannot be resumed with another {name}: expected {getattr(had, name)!r}. "
-                f"Received: {getattr(options, name)!r}. Leave it out, or start a new training in another folder"
+                Sentence(
+                    "{folder} cannot be resumed with another {name}: expected {expected!r}. Received: {received!r}. "
+                    "Leave it out, or start a new training in another folder"
+                ).format(folder=folder, name=name, expected=getattr(had, name), received=getattr(options, name))
             )
     if options.epochs < had.epochs:
         raise CheckpointError(
@@ -237,8 +256,10 @@ def check_same(
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
         if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
             raise CheckpointError(
-                f"{folder} cannot be resumed with other {part} data: expected {_named(before)}. Received: "
-                f"{_named(now)}. Start a new training in another folder"
+                Sentence(
+                    "{folder} cannot be resumed with other {part} data: expected {expected}. Received: {received}. "
+                    "Start a new training in another folder"
+                ).format(folder=folder, part=part, expected=_named(before), received=_named(now))
             )
 
 
@@ -265,11 +286,11 @@ def _told(data: Data | None, remarks: Sequence[str] = ()) -> dict[str, Any] | No
     if data is None:
         return None
     found: dict[str, Any] = {"name": data.name, "rows": len(data), "fingerprint": data.fingerprint}
-    said = {"left_out": list(data.left_out), "remarks": list(remarks)}
+    said = {"left_out": list(map(str, data.left_out)), "remarks": list(map(str, remarks))}  # YAML has no sentences
     return found | {word: sentences for word, sentences in said.items() if sentences}
 
 
 def _named(told: dict[str, Any]) -> str:
     if not told:
-        return "none"
-    return f"{told.get('rows')} rows of {told.get('name')} (fingerprint {told.get('fingerprint')})"
+        return Sentence("none")
+    return Sentence("{rows} rows of {name} (fingerprint {fingerprint})").format(**told)

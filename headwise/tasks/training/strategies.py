@@ -20,6 +20,7 @@ from pytorch_lightning.plugins.environments import (
 )
 
 from headwise.errors import ArgumentError
+from headwise.language import Sentence
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.training.sharding import FullyShard, Replicate
 
@@ -80,7 +81,11 @@ def check(options: TrainOptions) -> None:
             "or accelerator='cpu'"
         )
     if accelerator == "cuda" and world.devices > (there := torch.cuda.device_count()):
-        raise ArgumentError(f"devices: expected at most {there}, the GPUs that torch sees. Received: {world.devices}")
+        raise ArgumentError(
+            Sentence("devices: expected at most {there}, the GPUs that torch sees. Received: {devices}").format(
+                there=there, devices=world.devices
+            )
+        )
     if options.compile and accelerator == "cpu" and not _compilers():
         raise ArgumentError("compile: torch.compile needs a C++ compiler, and there is none; install g++ or clang++")
 

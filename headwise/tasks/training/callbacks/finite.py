@@ -9,6 +9,7 @@ from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 
 from headwise.errors import ArgumentError, TrainingError
+from headwise.language import Sentence, join
 from headwise.tasks.options.train import TrainOptions
 
 
@@ -23,9 +24,8 @@ def check_finite(trainer: Trainer, options: TrainOptions, total: Tensor) -> None
     """
     if not torch.isfinite(total):
         batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        raise TrainingError(
-            _sentence(trainer, options, total, f"at batch {batch} of epoch {trainer.current_epoch + 1}")
-        )
+        where = Sentence("at batch {batch} of epoch {epoch}").format(batch=batch, epoch=trainer.current_epoch + 1)
+        raise TrainingError(_sentence(trainer, options, total, where))
 
 
 class FiniteValidation(Callback):
@@ -42,17 +42,18 @@ class FiniteValidation(Callback):
                     "expected validation rows with something to predict, such as tokens or labels that "
                     "the training data has. Received: none. Give others (validation)"
                 )
-            where = f"in the validation after epoch {trainer.current_epoch + 1}"
+            where = Sentence("in the validation after epoch {epoch}").format(epoch=trainer.current_epoch + 1)
             raise TrainingError(_sentence(trainer, pl_module.options, total, where))
 
 
-def _sentence(trainer: Trainer, options: TrainOptions, total: Tensor, where: str) -> str:
+def _sentence(trainer: Trainer, options: TrainOptions, total: Tensor, where: Sentence) -> Sentence:
     rate = trainer.optimizers[0].param_groups[0]["lr"]
-    tries = ["a lower lr", "a longer warmup"]
+    tries = [Sentence("a lower lr"), Sentence("a longer warmup")]
     if not options.clip:
-        tries.append("clip=1")
+        tries.append(Sentence("clip=1"))
     if options.precision != "32":
-        tries.append("precision='32'")
-    kept = "; what was saved before is intact" if trainer.current_epoch else ""
-    became = "NaN" if total.isnan() else "infinite"
-    return f"the loss became {became} {where}, at a learning rate of {rate:.2g}: try {' or '.join(tries)}{kept}"
+        tries.append(Sentence("precision='32'"))
+    told = Sentence("the loss became {what} {where}, at a learning rate of {rate:.2g}: try {tries}").format(
+        what="NaN" if total.isnan() else Sentence("infinite"), where=where, rate=rate, tries=join(tries, " or ")
+    )
+    return join([told, "what was saved before is intact"], "; ") if trainer.current_epoch else told

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from headwise.errors import CheckpointError, FileError, TrainingInterrupted
 from headwise.files import replacing
-from headwise.language import echo
+from headwise.language import Sentence, echo, said
 from headwise.tasks.training.callbacks.signals import Interrupt
 
 
@@ -32,7 +32,7 @@ class Last(Checkpoint):
 
     def __init__(self, path: Path | None, interrupt: Interrupt, minutes: float | None) -> None:
         self.path, self.interrupt, self.minutes = path, interrupt, minutes
-        self.out_of_time = ""  # the time after which the run ended for this reason
+        self.out_of_time: Sentence | None = None  # the time after which the run ended for this reason
         self._deadline = float("inf")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -46,7 +46,9 @@ class Last(Checkpoint):
         if not interrupted and not self._late(trainer):
             return
         self._save(trainer)
-        where = f"batch {batch_idx + 1} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
+        where = Sentence("batch {batch} of {batches} of epoch {epoch}").format(
+            batch=batch_idx + 1, batches=trainer.num_training_batches, epoch=trainer.current_epoch + 1
+        )
         if interrupted:
             raise TrainingInterrupted(self._stopped(where))
         self.out_of_time, trainer.should_stop = where, True
@@ -57,7 +59,7 @@ class Last(Checkpoint):
         self._save(trainer)
         if trainer.current_epoch + 1 == trainer.max_epochs:
             return
-        where = f"epoch {trainer.current_epoch + 1}"
+        where = Sentence("epoch {epoch}").format(epoch=trainer.current_epoch + 1)
         if self._interrupted(trainer):
             raise TrainingInterrupted(self._stopped(where))
         if self._late(trainer):
@@ -65,7 +67,7 @@ class Last(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         if self.out_of_time and trainer.is_global_zero:
-            echo(f"the time limit is over: {self._stopped(self.out_of_time)}", err=True)
+            echo(said("the time limit is over: {stopped}", stopped=self._stopped(self.out_of_time)), err=True)
 
     def _interrupted(self, trainer: Trainer) -> bool:
         return self._any(trainer, self.interrupt.asked)
@@ -81,12 +83,14 @@ class Last(Checkpoint):
         if self.path is not None:
             trainer.save_checkpoint(self.path)
 
-    def _stopped(self, where: str) -> str:
+    def _stopped(self, where: Sentence) -> Sentence:
         if self.path is None:
-            return f"stopped after {where}; it cannot be resumed, because there is no run folder: name one with out"
-        return (
-            f"stopped after {where}, and saved in {self.path}: resume with resume=True (the same command with --resume)"
-        )
+            return Sentence(
+                "stopped after {where}; it cannot be resumed, because there is no run folder: name one with out"
+            ).format(where=where)
+        return Sentence(
+            "stopped after {where}, and saved in {path}: resume with resume=True (the same command with --resume)"
+        ).format(where=where, path=self.path)
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -103,8 +107,10 @@ class AtomicCheckpoints(TorchCheckpointIO):
                 part.write_bytes(written.getbuffer())
         except OSError as cause:
             raise FileError(
-                f"cannot write {path}: {cause.strerror or cause}. What was saved before is intact: make room, then go "
-                "on with resume=True (the same command with --resume)"
+                Sentence(
+                    "cannot write {path}: {cause}. What was saved before is intact: make room, then go on with "
+                    "resume=True (the same command with --resume)"
+                ).format(path=path, cause=cause.strerror or cause)
             ) from cause
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
@@ -114,6 +120,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
                     raise ValueError(f"the bytes of {bad} are not those that were written")
             loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=weights_only)
         except Exception as cause:
-            said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-            raise CheckpointError(f"cannot read {path}, it is damaged or cut short ({said})") from cause
+            why = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+            told = Sentence("cannot read {path}, it is damaged or cut short ({why})").format(path=path, why=why)
+            raise CheckpointError(told) from cause
         return loaded

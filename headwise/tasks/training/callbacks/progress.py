@@ -8,6 +8,7 @@ from typing import Any
 from pytorch_lightning import Callback, Trainer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from headwise.language import said
 from headwise.tables import make_console
 from headwise.tasks.training.callbacks.best import Best
 from headwise.tasks.training.callbacks.curve import Curve
@@ -68,14 +69,14 @@ class Telling(Callback):
             total=trainer.num_training_batches,
             completed=batch_idx + 1,
             epoch=f"{trainer.current_epoch + 1}/{trainer.max_epochs}",
-            loss=f"loss {loss:.4f}",
-            speed=f"{self._tokens / (now - self._began):,.0f} tokens/s",
+            loss=f"{said('loss')} {loss:.4f}",
+            speed=said("{speed:,.0f} tokens/s", speed=self._tokens / (now - self._began)),
         )
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         self._trained = time.monotonic() - self._began
         if self._bar is not None:
-            self._bar.update(self._bar_task, loss="validation")
+            self._bar.update(self._bar_task, loss=said("validation"))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         if not trainer.is_global_zero:
@@ -83,13 +84,18 @@ class Telling(Callback):
         seconds = time.monotonic() - self._began
         training = seconds if self._trained is None else self._trained
         scores = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
-        told = [f"{_word(name)} {value:.4g}" for name, value in scores.items()]
+        told = [(said("loss"), self.curve.epoch_loss), *((_word(name), value) for name, value in scores.items())]
         print_to = self._bar.console if self._bar is not None else self._console
         print_to.print(
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}{self._part(trainer.num_training_batches)}: "
-            f"loss {self.curve.epoch_loss:.4g}, "
-            + "".join(f"{each}, " for each in told)
-            + f"{seconds:.1f} s, {self._tokens / max(training, 1e-9):,.0f} tokens/s",
+            said(
+                "epoch {epoch}/{epochs}{part}: {scores}, {seconds:.1f} s, {speed:,.0f} tokens/s",
+                epoch=trainer.current_epoch + 1,
+                epochs=trainer.max_epochs,
+                part=self._part(trainer.num_training_batches),
+                scores=said(", ").join(f"{name} {value:.4g}" for name, value in told),
+                seconds=seconds,
+                speed=self._tokens / max(training, 1e-9),
+            ),
             markup=False,
         )
 
@@ -98,14 +104,18 @@ class Telling(Callback):
 
         The loss that is printed counts from the beginning of the epoch.
         """
-        resumed = f", resumed after batch {self._batches.start}" if self._batches.start else ""
-        return resumed + (f", up to batch {self._batches.stop} of {batches}" if self._batches.stop < batches else "")
+        resumed = said(", resumed after batch {batch}", batch=self._batches.start) if self._batches.start else ""
+        part = said(", up to batch {batch} of {batches}", batch=self._batches.stop, batches=batches)
+        return resumed + (part if self._batches.stop < batches else "")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         self._stop()
         if trainer.is_global_zero and self.best.by is not None and self.best.score is not None:
             by, score, epoch = _word(self.best.by[0]), self.best.score, self.best.epoch
-            self._console.print(f"the best weights are those of epoch {epoch}: {by} {score:.4g}", markup=False)
+            told = said(
+                "the best weights are those of epoch {epoch}: {by} {score:.4g}", epoch=epoch, by=by, score=score
+            )
+            self._console.print(told, markup=False)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         self._stop()
@@ -117,4 +127,4 @@ class Telling(Callback):
 
 
 def _word(name: str) -> str:
-    return name.replace("_", " ")
+    return said(name.replace("_", " "))

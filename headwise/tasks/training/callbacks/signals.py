@@ -7,7 +7,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headwise.language import echo
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,4 +50,4 @@ class Interrupt:
         self._tell(number)
 
     def _tell(self, number: int) -> None:
-        echo("stopping after this step, and saving; Ctrl-C again stops at once", err=True)
+        echo(said("stopping after this step, and saving; Ctrl-C again stops at once"), err=True)

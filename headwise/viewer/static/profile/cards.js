@@ -130,8 +130,8 @@ function numbersOf({ measures, kinds, patterns }) {
     ["place", { title: "layer and head", sentence: say("Each card is a head: the weight by relative position of the key, " +
       "from 16 tokens before to 16 after, then how widely it attends, and what goes to the first and to special " +
       "tokens. Open one for its histograms, pairs and texts."), of: (head) => head.place }],
-    ["score", { title: "what it does most", sentence: `${say("The number behind its kind.")} ${Object.entries(kinds)
-      .map(([kind, rule]) => `${say(kind)}: ${say(rule)}`).join(" · ")}.`, of: (head) => head.score }],
+    ["score", { title: "what it does most", sentence: `${say("The number behind its kind.")} ${say("{parts}.", { parts:
+      Object.entries(kinds).map(([kind, rule]) => say("{what}: {why}", { what: say(kind), why: say(rule) })).join(" · ") })}`, of: (head) => head.score }],
   ]);
   for (const { name, sentence, unit } of measures)
     found.set(name, { title: name.replaceAll("_", " "), 

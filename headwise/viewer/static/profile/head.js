@@ -21,8 +21,8 @@ export class HeadPage {
       { className: "profile-head" },
       element("div", { className: "profile-bar" }, this.back, this.before, this.after),
       element("div", { className: "naming" }, this.title, path),
-      element("p", { className: "does" }, element("b", { textContent: say(head.kind) }), ` ${share(head.score)}: `,
-        say(facts.kinds[head.kind]), "."),
+      element("p", { className: "does" }, element("b", { textContent: say(head.kind) }), " ",
+        say("{parts}.", { parts: say("{what}: {why}", { what: share(head.score), why: say(facts.kinds[head.kind]) }) })),
       section(say("The texts in which it is most itself"), say(EXAMPLES), ...head.examples.map((each, i) =>
         exampleOf(each, i, head, facts))),
       element("div", { className: "columns" },

@@ -88,10 +88,11 @@ export class Opening {
     return lines;
   }
 
-  // A token without text is named by its number.
+  // A token without text or a name of its own is named by its number.
   token(side, place) {
     const axis = this.app.stack[side];
-    const label = axis.text || axis.patches ? axis.labels[place] : say("position {n}", { n: axis.labels[place] });
+    const own = axis.labels[place];
+    const label = axis.text || axis.patches || !/^\d+$/.test(own) ? own : say("position {n}", { n: own });
     return [element("bdi", { textContent: label, title: `${label} ${place}` })];
   }
 }

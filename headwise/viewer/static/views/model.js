@@ -250,7 +250,7 @@ export class ModelView {
     const { name, about } = this.chosen;
     const [low, high] = [this.low.textContent, this.high.textContent];
     const range = low ? say("from {low} to {high}", { low, high }) : high;
-    return `${say(name)}, ${range}. ${say(about)}`;
+    return say("{name}, {text}. {about}", { name: say(name), text: range, about: say(about) });
   }
 
   python() {
