@@ -270,7 +270,8 @@ def is_long(tokens: Tokens) -> bool:
 def make_title(inputs: Sequence[Input]) -> str:
     """Make the default title of a page, from the names of its inputs."""
     names = " · ".join(each.name for each in inputs)
-    return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
+    half = LONGEST // 2  # cut in the middle: a name of a file says most at its ends
+    return names if len(names) <= LONGEST else f"{names[:half]}…{names[-half:]}"
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:

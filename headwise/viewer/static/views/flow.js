@@ -9,6 +9,7 @@ import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { write } from "../map/labels.js";
 import { ColourBar } from "../map/legend.js";
+import { titleOf } from "../map/title.js";
 import { Shares, nameOf } from "./flow/shares.js";
 import { tooLong } from "./long.js";
 import { View } from "./view.js";
@@ -18,7 +19,8 @@ const LISTED = 8; // tokens listed in a saved picture
 const KEPT = 24; // flows kept in memory
 const NARROW = 520; // pixels; names are short below this width
 const BAR = 260; // width of the colour bar there
-const SAVED = 960; // width of a saved picture, in pixels
+const SAVED = 960; // width of a saved picture, in pixels, and the space around its title
+const EDGE = 8;
 
 export class FlowView extends View {
   static id = "flow";
@@ -373,14 +375,15 @@ export class FlowView extends View {
     const { app: { style, input }, axis: { labels }, flow } = this;
     const values = this.valuesOf(this.row);
     const listed = this.order().slice(0, LISTED).filter((i) => values[i] > 0);
-    const [head, line, bar] = [34, 18, 34];
+    const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
+    const above = titleOf(`${title} · ${input.name}`, SAVED - 2 * EDGE, style);
+    const [head, line, bar] = [above.height + EDGE, 18, 34];
     const [width, height] = [SAVED, head + frame.height + bar + line * (listed.length + 2)];
     const draw = (context) => {
       context.fillStyle = style.paper;
       context.fillRect(0, 0, width, height);
       const put = (text, x, y, font, colour) => write(context, text, x, y, { font: `${font} ${style.font}`, colour });
-      const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
-      put(`${title} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
+      above.draw(context, EDGE, EDGE);
       context.save();
       context.translate(0, head);
       drawFlow(context, frame, this.drawn());

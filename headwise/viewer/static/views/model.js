@@ -2,6 +2,7 @@
 
 import { divergingRamp } from "../map/colour.js";
 import { paintRamp } from "../map/legend.js";
+import { noteOf } from "../map/title.js";
 import { choices, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { groupsOfHeads, HeadTiles, STEPS } from "../shell/thumbs.js";
@@ -214,8 +215,14 @@ export class ModelView {
       return [left - around.left, top - around.top, width, height];
     };
     const parts = this.element.querySelectorAll(".about, .maps > span, .label > span, .kv, .under > *");
-    const texts = [...parts].filter((part) => part.checkVisibility());
+    const texts = [...parts].filter((part) => part.checkVisibility() && part !== this.about);
+    const { scrollWidth: width, scrollHeight: height } = this.element;
+    const [left, top, , room] = placeOf(this.about);
+    const title = noteOf(this.about.hidden ? "" : this.title(), width - 2 * left, app.style);
+    const more = Math.max(0, title.height - room); // the title may need more lines than its text on the page
     const draw = (context) => {
+      title.draw(context, left, top);
+      context.translate(0, more);
       for (const tile of tiles) {
         const [x, y, width, height] = placeOf(tile);
         context.fillStyle = inRgb(getComputedStyle(tile).backgroundColor);
@@ -239,10 +246,10 @@ export class ModelView {
         }
         context.font = `${fontWeight} ${fontSize} ${app.style.font}`;
         context.fillStyle = color;
-        context.fillText(part === this.about ? this.title() : part.textContent, x, y + height / 2);
+        context.fillText(part.textContent, x, y + height / 2);
       }
     };
-    return { width: this.element.scrollWidth, height: this.element.scrollHeight, draw };
+    return { width, height: height + more, draw };
   }
 
   // The title of the picture, from the controls.
