@@ -34,7 +34,7 @@ export class ProfileApp {
     const said = [
       facts.model,
       say("{n} heads", { n: facts.heads.length }),
-      say("{n} texts", { n: whole(facts.texts) }),
+      facts.texts === 1 ? say("1 text") : say("{n} texts", { n: whole(facts.texts) }),
       say("{n} tokens", { n: whole(facts.tokens) }),
       say("windows of {n} tokens at most", { n: facts.length }),
     ];

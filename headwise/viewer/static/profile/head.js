@@ -21,8 +21,7 @@ export class HeadPage {
       { className: "profile-head" },
       element("div", { className: "profile-bar" }, this.back, this.before, this.after),
       element("div", { className: "naming" }, this.title, path),
-      element("p", { className: "does" }, element("b", { textContent: say(head.kind) }), ` ${share(head.score)}: `,
-        say(facts.kinds[head.kind]), "."),
+      element("p", { className: "does" }, element("b", { textContent: say(head.kind) }), ` ${share(head.score)}`, say(": {rule}.", { rule: say(facts.kinds[head.kind]) })),
       section(say("The texts in which it is most itself"), say(EXAMPLES), ...head.examples.map((each, i) =>
         exampleOf(each, i, head, facts))),
       element("div", { className: "columns" },
@@ -67,7 +66,7 @@ function positions(head, { offsets, self }) {
   const said = listed.map(([offset, weight]) => `${offset}: ${share(weight)}`).join(", ");
   const axis = [say("farther"), "−8", say("itself"), "+8", say("farther")].map((textContent) => element("small", { textContent }));
   return element("figure", { className: "positions" },
-    bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self, height: 60 }),
+    bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self }),
     element("span", { className: "axis", ariaHidden: "true" }, ...axis),
     element("figcaption", { textContent: say("Most: {places}.", { places: said }) }));
 }

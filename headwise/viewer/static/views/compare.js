@@ -90,11 +90,8 @@ export class CompareView extends View {
       this.update(new Set(["other"]));
     });
     const below = element("div", { className: "said" }, this.reading, this.bar.element, this.legend, this.note);
-    this.element = element(
-      "section",
-      { className: "view-compare", ariaLabel: say("Compare") },
-      this.figures, element("div", { className: "below" }, below, this.where.element),
-    );
+    const parts = [this.where.element, this.figures, below];
+    this.element = element("section", { className: "view-compare", ariaLabel: say("Compare") }, ...parts);
   }
 
   get beside() {

@@ -5,7 +5,7 @@ import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
 import { choices, scaleControl, SCALE_CHOICES, sinkControl } from "../shell/controls.js";
 import { element, filled, resized } from "../shell/element.js";
-import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
+import { rollout, SOME, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { write } from "../map/labels.js";
 import { ColourBar } from "../map/legend.js";
@@ -139,8 +139,8 @@ export class FlowView extends View {
       signal.throwIfAborted();
       const place = [stack.input, stack.place, token].join("/");
       if (!this.known.has(place)) {
-        const tell = (found, part) => this.show({ kind: asked, token, found: [...found], part });
-        const found = await rollout(stack, token, { signal, tell });
+        const tell = (found, part, estimated = 0) => this.show({ kind: asked, token, found: [...found], part, estimated });
+        const found = await rollout(stack, token, { kind: app.source.kind, signal, tell });
         this.known.set(place, { kind: asked, token, found, part: 1 });
         if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);
       }
@@ -297,8 +297,9 @@ export class FlowView extends View {
     const about = flow.kind === "rollout" ? say("What {token} is made of") : say("What {token} depends on");
     this.heading.replaceChildren(...filled(about, { token: nameOf(labels[flow.token], flow.token) }));
     const notes = [];
+    if (flow.estimated) notes.push(say("estimated from {n} rows of each layer until it is exact", { n: SOME }));
     if (flow.part < 1) {
-      const left = this.count - flow.found.length;
+      const left = flow.estimated || this.count - flow.found.length;
       const part = flow.part ? `, ${Math.round(100 * flow.part)} %` : "";
       const progress = { layer: app.layerName(left - 1), n: this.count - left, count: this.count - 1, part };
       notes.push(say("computing {layer} ({n} of {count}{part})", progress));
