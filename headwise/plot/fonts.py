@@ -112,9 +112,10 @@ class Letters:
         for word in text.split():
             # A word longer than a line, as Chinese without spaces is, ends a line after any character.
             parts = [word] if self.width(word, size, weight) <= width else list(word)
+            room = width if len(parts) == 1 else 0.97 * width  # the advances of many wide letters are rounded to pixels
             for number, part in enumerate(parts):
                 longer = f"{lines[-1]}{' ' * (number == 0)}{part}" if lines else part
-                if lines and self.width(longer, size, weight) <= width:
+                if lines and self.width(longer, size, weight) <= room:
                     lines[-1] = longer
                 else:
                     lines.append(part)
