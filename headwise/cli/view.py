@@ -22,6 +22,7 @@ from headwise.cli.output import Say, check_served, working
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
+from headwise.files import check_page
 from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
 
@@ -103,6 +104,7 @@ def view(
     target = out or PAGE
     if not serve:
         check_writable(target, "--out", records, "the input file of records")
+        check_page(target)
     if serve and model and not records and not images and predicts(model):
         prompt = read_prompt(texts, files)
         with working("loading the model"):
@@ -118,6 +120,9 @@ def view(
             found = _Found(inputs, " · ".join(titles), made)
         else:
             found = _load(records, ranges) if records else _read(named, model, images, ranges, say, live=serve)
+        name = str(run or model or ("" if records else "MiniLM"))
+        if name:
+            found.inputs = [dataclasses.replace(each, model=name) for each in found.inputs]
         if not serve:
             from headwise.viewer import write_page
 

@@ -117,8 +117,8 @@ def lines(
         weights = np.full((len(found), len(subject.rows), len(subject.cols)), np.nan)
         weights[:, only[0], only[1]] = [each.values[only] for each in found]
         top = float(np.nanmax(weights, initial=0.0))
-        strength = np.nan_to_num(choose_norm(scale, vmax or top)(weights).filled(0.0)).clip(0, 1)
-        strength[np.isnan(weights)] = 0
+        norm = choose_norm(scale, vmax or top)
+        strength = norm(np.ma.masked_invalid(weights.ravel())).filled(0.0).clip(0, 1).reshape(weights.shape)
         drawn = np.argwhere(strength >= LEAST)
         drawn = drawn[np.argsort(strength[tuple(drawn.T)], kind="stable")]  # the strongest on top
         notes = [f"the strongest line is {top:.4g}", *scale_note(scale)]

@@ -81,7 +81,9 @@ def test_a_line_that_ends_out_of_sight_is_named_at_the_edge(tab: Page, tmp_path:
     assert named() == [(i, pytest.approx(weights[i].item(), abs=6e-4)) for i in order]
     assert tab.locator(".beyond.up").is_hidden()
     below.first.click()
-    tab.wait_for_function("(last) => headwise.app.view.columns.sight(headwise.app.view.columns.height)[1] > last", arg=last)
+    tab.wait_for_function(
+        "(last) => headwise.app.view.columns.sight(headwise.app.view.columns.height)[1] > last", arg=last
+    )
     tab.locator(".beyond.up").wait_for()
     assert order[0] not in [place for place, _ in named()]
 

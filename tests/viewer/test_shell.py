@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.text import Patches
 from headwise.viewer import inputs_of, write_page
 
-from .browser import check_with_axe, kept_address
+from .browser import SVG, check_with_axe, kept_address, texts_in
 from .conftest import HOSTILE, record
 from .texts import PIECES, tokens_of
 from .texts import record as text_record
