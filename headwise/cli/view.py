@@ -19,6 +19,7 @@ from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predi
 from headwise.cli.loading import plural
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
+from headwise.cli.patched import patching_among, view_patching
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
@@ -86,7 +87,8 @@ def view(
     """Show the attention of a model on each TEXT or image, or the records that headwise watch wrote to RECORDS.hw.
 
     If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task. If it is a
-    file that headwise profile wrote, show what each head does over its corpus.
+    file that headwise profile wrote, show what each head does over its corpus; if it is a file of patching effects,
+    show them as a map.
 
     Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
     and images, also prints a table of the heads. Texts come from the command line, from files, or from standard input
@@ -96,6 +98,17 @@ def view(
     run = run_among(texts, model)
     if run is None and (profile := profile_among(texts, files)):
         view_profile(profile, model, layers, out, serve=serve, port=port, open_page=open_page)
+        return
+    others = {
+        "--model": model,
+        "--file": files,
+        "--image": images,
+        "--layers": layers,
+        "--serve": serve,
+        "--port": port,
+    }
+    if run is None and (patching := patching_among(texts, others)):
+        view_patching(patching, out, open_page=open_page)
         return
     records = [] if run else _records(texts, files, model)
     if images:

@@ -138,7 +138,7 @@ class _Readable:
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
-        """Return the rating of the pairs in R rows, [R, K]: 0 for unreadable tokens, else up to 1, more for far words."""
+        """Return the rating of the pairs in R rows, [R, K]: 0 for unreadable tokens; up to 1, more for far words."""
         readable = self.rows[rows, None] & self.cols
         if self.words is None or self.names is None:
             return readable.float()

@@ -51,9 +51,10 @@ def test_the_strongest_pair_comes_first() -> None:
 @pytest.mark.parametrize(
     ("row", "col"),
     [(IT, 0), (0, ANIMAL), (IT, 9), (IT, 8), (8, IT), (IT, IT), (IT, 1), (4, ANIMAL)],
-    ids="to [CLS],from [CLS],to [SEP],to a full stop,from a full stop,to itself,to an article,from a linking word".split(
-        ","
-    ),
+    ids=[
+        *("to [CLS]", "from [CLS]", "to [SEP]", "to a full stop", "from a full stop", "to itself"),
+        *("to an article", "from a linking word"),
+    ],
 )
 def test_what_is_no_pair(row: int, col: int) -> None:
     assert pairs(scored(looking(row, col, 9))) == []
