@@ -57,7 +57,7 @@ class Patching(Printed):
 
     def save(self, path: str | Path) -> None:
         """Write the effects to a file, which `headwise view` shows. FileError if it cannot be written."""
-        save(self, path)
+        save(vars(self), path)
 
     @classmethod
     def load(cls, path: str | Path) -> Patching:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwise.errors import FileError
 from headwise.records.tensor_file import TensorFile, parse_json, write_tensors
-
-if TYPE_CHECKING:
-    from headwise.experiments.patching import Patching
 
 KEY, VERSION = "headwise patching", "1"
 FACTS = ("layers", "labels", "clean", "corrupted", "model")
 
 
-def save(found: Patching, path: str | Path) -> None:
-    """Write the effects to `path`, a safetensors file. FileError if it cannot be written."""
-    tensors = {"effects": found.effects, "attributed": found.attributed}
-    said = json.dumps({name: getattr(found, name) for name in FACTS})
-    given = {name: x.contiguous() for name, x in tensors.items() if x is not None}
-    write_tensors(Path(path), given, {KEY: VERSION, "description": said})
+def save(fields: dict[str, Any], path: str | Path) -> None:
+    """Write the fields of a `Patching` to `path`, a safetensors file. FileError if it cannot be written."""
+    tensors = {name: fields[name].contiguous() for name in ("effects", "attributed") if fields[name] is not None}
+    said = json.dumps({name: fields[name] for name in FACTS})
+    write_tensors(Path(path), tensors, {KEY: VERSION, "description": said})
 
 
 def is_patching(path: Path) -> bool:

@@ -204,7 +204,7 @@ def _draw_lines(
 def _name_columns(axes: Axes, letters: Letters, subject: Subject, columns: tuple[float, float]) -> None:
     for axis, edge, side in zip((subject.rows, subject.cols), columns, (-1, 1), strict=True):
         room = (edge if side < 0 else axes.get_xlim()[1] - edge) - NUMBER - GAP / 2
-        look = {"ha": "right" if side < 0 else "left", "va": "center_baseline", "parse_math": False}
+        look: dict[str, Any] = {"ha": "right" if side < 0 else "left", "va": "center_baseline", "parse_math": False}
         at = edge + side * GAP / 2
         axes.text(at, _middle(-1), axis.word, color=FAINT, fontproperties=letters.properties(TITLES), **look)
         for number, name in enumerate(axis.names):
@@ -217,7 +217,11 @@ def _name_heads(axes: Axes, letters: Letters, subjects: Sequence[Subject], colum
     pitch = min(0.3, (columns[1] - columns[0]) / len(subjects))
     for number, (subject, colour) in enumerate(zip(subjects, _colours(subjects), strict=True)):
         at = sum(columns) / 2 + pitch * (number - (len(subjects) - 1) / 2)
-        look = {"ha": "center", "va": "center_baseline", "fontproperties": letters.properties(TITLES, letters.bold)}
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "center_baseline",
+            "fontproperties": letters.properties(TITLES, letters.bold),
+        }
         axes.text(at, _middle(-1), str(subject.heads[0]), color=colour, **look)
 
 
@@ -226,7 +230,12 @@ def _print_weights(axes: Axes, letters: Letters, weights: Array, *, on_left: boo
     at, align = (0.0, "left") if on_left else (axes.get_xlim()[1], "right")
     for number, weight in enumerate(weights.ravel()):
         if not np.isnan(weight):
-            look = {"ha": align, "va": "center_baseline", "color": FAINT, "fontproperties": letters.properties(NOTE)}
+            look: dict[str, Any] = {
+                "ha": align,
+                "va": "center_baseline",
+                "color": FAINT,
+                "fontproperties": letters.properties(NOTE),
+            }
             axes.text(at, _middle(number), f"{weight:.3f}", **look)
 
 

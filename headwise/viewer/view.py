@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwise.errors import ArgumentError
-from headwise.experiments import Patching
 from headwise.language import LANGUAGES, echo, known
 from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
-from headwise.viewer.patched import write_patching_page
+
+if TYPE_CHECKING:
+    from headwise.experiments import Patching
 
 PAGE = Path("attention.html")
 
@@ -66,8 +68,12 @@ def view(
     """
     if language is not None and known(language) is None:
         raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
+    from headwise.experiments import Patching
+
     path = PAGE if out is None else Path(out)
     if isinstance(seen, Patching):
+        from headwise.viewer.patched import write_patching_page
+
         write_patching_page(path, seen, title=title or "patching", language=language)
         return path
     inputs = inputs_of(seen, images=images, processor=processor, generated=generated)

@@ -15,6 +15,7 @@ from headwise.experiments import Patching
 
 from .conftest import Run, contents, refused
 
+OLD = '<meta name="generator" content="headwise 0.2.0">of yesterday'
 SENTENCE = "the cat sat on the mat."
 
 
@@ -128,7 +129,7 @@ def folder(tmp_path: Path, tiny_bert: Path) -> Path:
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_line_and_leaves_nothing_behind(run: Run, folder: Path, tiny_bert: Path, case: str) -> None:
     arguments, *expected = BAD[case]
-    (folder / "attention.html").write_text("of yesterday", encoding="utf-8")
+    (folder / "attention.html").write_text(OLD, encoding="utf-8")
     before = contents(folder)
     refused(run("view", "--model", tiny_bert, *shlex.split(arguments)), *expected)  # a second --model wins
     assert contents(folder) == before
