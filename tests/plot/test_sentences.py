@@ -86,7 +86,7 @@ def visit_steps_of_a_surface(says: Says) -> None:
 
 
 def visit_the_strongest_lines(says: Says) -> None:
-    record = make_record(200, 200, heads=2, key_heads=2)
+    record = make_record(300, 300, heads=2, key_heads=2)
     weights = weights_of(record)
     figure = lines(record, head=[0, 1])
     says("the strongest line is {0}", figure, float(weights.max()))
