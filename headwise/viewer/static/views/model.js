@@ -144,9 +144,10 @@ export class ModelView {
       const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: say("key/value head {n}", { n: group }) });
       return element("div", { className: "group" }, kv, some);
     });
+    const path = name.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]); // a line may end after a dot
     const label = element(
       "div", { className: "label", title: name },
-      element("span", { textContent: this.app.layerName(layer) }), element("bdi", { textContent: name }),
+      element("span", { textContent: this.app.layerName(layer) }), element("bdi", {}, ...path),
     );
     const held = element("div", { className: "groups" }, ...groups);
     const row = element("div", { className: "layer", role: "group" }, label, held);
