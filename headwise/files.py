@@ -27,10 +27,28 @@ from headwise.language import Sentence
 SUMS = "checksums.json"  #: the checksums of the files of a folder, by name
 _SEAL = "seal"  # the name of the checksum of an object inside it
 
+# One of these stands near the beginning of every page of headwise: the second in those of 0.2 and before.
+_PAGE = (b'<meta name="generator" content="headwise', b'<div id="page"><p>Opening')
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the unfinished files and folders that this process is writing
 # Windows refuses to replace a file while somebody reads it. These are the seconds to wait before each new attempt.
 _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
+
+
+def check_page(path: Path) -> None:
+    """Raise FileError if a page cannot replace what is at `path`: a file that is no page of headwise, and not empty."""
+    try:
+        with open(path, "rb") as file:
+            beginning = file.read(4096)
+    except OSError:
+        return  # there is none, or who writes says what is wrong with it
+    if beginning and not any(mark in beginning for mark in _PAGE):
+        raise FileError(
+            Sentence(
+                "{path} exists, and headwise did not write it: expected a new file, or a page of headwise. Choose "
+                "another file for the page, or remove this one first"
+            ).format(path=path)
+        )
 
 
 @contextlib.contextmanager

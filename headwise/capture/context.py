@@ -116,6 +116,7 @@ class Watch:
                 for remove in self._reading.listen():
                     stack.callback(remove)
             seen = LiveSeen(stack.enter_context(self._watching(self._model, self._keeping)))
+            seen.model = type(self._model).__name__
             stack.callback(seen.close)
             self._stack, self._seen = stack.pop_all(), seen
         return seen

@@ -21,20 +21,21 @@ from headwise.language import Sentence, echo, said
 if TYPE_CHECKING:
     from headwise.records import Seen
 
-KINDS = ("heatmap", "heads", "surface3d", "text")
+KINDS = ("heatmap", "heads", "lines", "surface3d", "text")
 SUFFIXES = (".png", ".svg", ".pdf")
 
 # Options that only some kinds of figures have (by the names of their Python parameters) -> these kinds.
 _ONLY = {
-    "layer": ("heatmap", "surface3d", "text"),
-    "head": ("heatmap", "surface3d", "text"),
+    "layer": ("heatmap", "lines", "surface3d", "text"),
+    "head": ("heatmap", "lines", "surface3d", "text"),
     "layers": ("heads",),
-    "rows": ("heatmap", "surface3d", "text"),
-    "cols": ("heatmap", "surface3d", "text"),
-    "row": ("text",),
-    "col": ("text",),
+    "rows": ("heatmap", "lines", "surface3d", "text"),
+    "cols": ("heatmap", "lines", "surface3d", "text"),
+    "row": ("lines", "text"),
+    "col": ("lines", "text"),
     "values": ("heatmap",),
-    "hide_sink": ("heatmap", "text"),
+    "hide_sink": ("heatmap", "lines", "text"),
+    "cmap": ("heatmap", "heads", "surface3d", "text"),
 }
 
 
@@ -42,14 +43,20 @@ _ONLY = {
 @click.argument("path", type=click.Path(path_type=Path), metavar="RECORDS")
 @click.option("--kind", type=click.Choice(KINDS), default="heatmap", help="What to draw.")
 @click.option("--layer", metavar="N", help="The layer: its number, its name, or a part of its name.")
-@click.option("--head", metavar="N", help='The head: its number, or "mean" for the mean of all heads. Default: 0.')
+@click.option(
+    "--head",
+    metavar="N",
+    help='The head: its number, or "mean" for the mean of all heads; --kind lines also takes several: 1,5. Default: 0.',
+)
 @click.option("--layers", metavar="LIST", help="With --kind heads: the layers, such as 0,2-4. Default: all.")
 @click.option("--call", type=int, metavar="N", help="The forward pass, if the file has several.")
 @click.option("--example", type=int, metavar="N", default=0, help="The example of the batch.")
 @click.option("--rows", metavar="LIST", help="The queries to draw, such as 0:20, 3,5,9 or it,animal. Default: all.")
 @click.option("--cols", metavar="LIST", help="The keys to draw. Default: all.")
-@click.option("--row", metavar="TOKEN", help="With --kind text: the query whose attention is shown: 9, it, or it:2.")
-@click.option("--col", metavar="TOKEN", help="With --kind text: the key whose received attention is shown.")
+@click.option(
+    "--row", metavar="TOKEN", help="With --kind text or lines: the query whose attention is shown: 9, it, or it:2."
+)
+@click.option("--col", metavar="TOKEN", help="With --kind text or lines: the key whose received attention is shown.")
 @click.option("--scale", type=click.Choice(("linear", "root", "log")), help="The scale of the colours.")
 @click.option(
     "--values/--no-values", default=None, help="Print the weights in the cells. Default: up to 20 × 20 cells."
@@ -63,8 +70,9 @@ _ONLY = {
 def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path, **options: Any) -> None:
     """Draw the attention in RECORDS, a file that seen.save(...) wrote.
 
-    heatmap draws one head; heads draws all heads as small maps; surface3d draws one head as a 3-D surface; text draws
-    the running text, each token shaded by its weight.
+    heatmap draws one head; heads draws all heads as small maps; lines draws queries and keys in two columns, with each
+    weight as a line; surface3d draws one head as a 3-D surface; text draws the running text, each token shaded by its
+    weight.
     """
     given = {name: value for name, value in {**options, "layers": layers}.items() if value is not None}
     for name in given:
@@ -83,7 +91,8 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
         if name in given:
             given[name] = parse_place(given[name])
     if "head" in given:
-        given["head"] = _parse_head(given["head"])
+        several = kind == "lines" and "," in given["head"]
+        given["head"] = [*map(_parse_head, given["head"].split(","))] if several else _parse_head(given["head"])
     ranges = parse_layers(given.pop("layers", None))
     if out.suffix.lower() not in SUFFIXES:
         raise ArgumentError(

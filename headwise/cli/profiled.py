@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headwise.cli.files import check_writable, size
 from headwise.cli.output import check_served
 from headwise.errors import ArgumentError, brief
-from headwise.files import check_there
+from headwise.files import check_page, check_there
 from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def view_profile(
     target = out or PAGE
     if not serve:
         check_writable(target, "--out", [path], "the profile")
+        check_page(target)
     profile = load(path)
     if serve:
         from headwise.viewer.server import serve_site

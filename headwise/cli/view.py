@@ -18,10 +18,12 @@ from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
+from headwise.cli.patched import patching_among, view_patching
 from headwise.cli.profiled import profile_among, view_profile
 from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
 from headwise.extras import need
+from headwise.files import check_page
 from headwise.language import Sentence, counted, echo, said
 from headwise.tables import make_console
 
@@ -85,7 +87,8 @@ def view(
     """Show the attention of a model on each TEXT or image, or the records that headwise watch wrote to RECORDS.hw.
 
     If the first argument is a folder RUN that headwise train wrote, show the attention of the trained task. If it is a
-    file that headwise profile wrote, show what each head does over its corpus.
+    file that headwise profile wrote, show what each head does over its corpus; if it is a file of patching effects,
+    show them as a map.
 
     Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
     and images, also prints a table of the heads. Texts come from the command line, from files, or from standard input
@@ -96,6 +99,17 @@ def view(
     if run is None and (profile := profile_among(texts, files)):
         view_profile(profile, model, layers, out, serve=serve, port=port, open_page=open_page)
         return
+    others = {
+        "--model": model,
+        "--file": files,
+        "--image": images,
+        "--layers": layers,
+        "--serve": serve,
+        "--port": port,
+    }
+    if run is None and (patching := patching_among(texts, others)):
+        view_patching(patching, out, open_page=open_page)
+        return
     records = [] if run else _records(texts, files, model)
     if images:
         _check_images(texts, files, model)
@@ -105,6 +119,7 @@ def view(
     target = out or PAGE
     if not serve:
         check_writable(target, "--out", records, "the input file of records")
+        check_page(target)
     if serve and model and not records and not images and predicts(model):
         prompt = read_prompt(texts, files)
         with working("loading the model"):
@@ -120,6 +135,9 @@ def view(
             found = _Found(inputs, " · ".join(titles), made)
         else:
             found = _load(records, ranges) if records else _read(named, model, images, ranges, say, live=serve)
+        name = str(run or model or ("" if records else "MiniLM"))
+        if name:
+            found.inputs = [dataclasses.replace(each, model=name) for each in found.inputs]
         if not serve:
             from headwise.viewer import write_page
 

@@ -17,15 +17,19 @@ effect over edges measures *where* the head attends; an effect over heads or pos
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ShapeError
 from headwise.experiments.running import Inputs, Metric
+from headwise.experiments.saved import load, save
 from headwise.experiments.sweeping import Over, attributed, collect_numbers, largest, sweep
 from headwise.records.names import Choice
 from headwise.tables import Printed
+from headwise.text import as_tokens
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -37,6 +41,10 @@ class Patching(Printed):
         effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for heads that a layer does not have.
         attributed: the same effects, by attribution patching; None with attribution=False.
         clean, corrupted: the metric of the two runs, averaged over the examples.
+        labels: the names of the positions; () = unknown.
+        model: the class of the model.
+
+    `headwise.view(found, "patching.html")` shows the effects as a map, layer by position or layer by head.
     """
 
     layers: tuple[str, ...]
@@ -44,6 +52,17 @@ class Patching(Printed):
     attributed: Tensor | None
     clean: float
     corrupted: float
+    labels: tuple[str, ...] = ()
+    model: str = ""
+
+    def save(self, path: str | Path) -> None:
+        """Write the effects to a file, which `headwise view` shows. FileError if it cannot be written."""
+        save(vars(self), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Patching:
+        """Read what `save` wrote. FileError if the file is missing, damaged or another one."""
+        return cls(**load(path))
 
     @property
     def correlation(self) -> float | None:
@@ -83,6 +102,7 @@ def patching(
     attribution: bool = True,
     batch: int = 32,
     progress: bool = False,
+    tokens: Any = None,
 ) -> Patching:
     """Replace the output of each head in the corrupted run by its output in the clean run, one head at a time.
 
@@ -100,6 +120,7 @@ def patching(
         attribution: also approximate the effects by gradients.
         batch: the number of examples in one pass; each copy of the examples has something else replaced.
         progress: show a progress bar.
+        tokens: the names of the positions, in any form that `headwise.text.as_tokens` takes; of a batch the first text.
 
     Raises:
         ArgumentError: an unknown `over`; the metric is the same for both inputs, so that nothing can be brought back.
@@ -122,4 +143,8 @@ def patching(
     approximate = None
     if attribution:
         approximate = attributed(model, corrupted, metric, good, whole, effects, over=over, where=where)
-    return Patching(tuple(good), effects, approximate, float(best.mean()), float(worst.mean()))
+    labels = () if tokens is None else tuple(as_tokens(tokens)[0].labels)
+    if labels and over == "positions" and len(labels) != effects.shape[2]:
+        raise ShapeError(f"tokens: expected {effects.shape[2]} names, one for each position. Received: {len(labels)}")
+    of_model = type(model).__name__
+    return Patching(tuple(good), effects, approximate, float(best.mean()), float(worst.mean()), labels, of_model)

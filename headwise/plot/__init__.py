@@ -3,6 +3,7 @@
 heatmap     one head: queries down, keys across
 heads       every head of every layer as a small map
 surface3d   one head as a 3-D surface
+lines       queries and keys in two columns, each weight as a line
 text        the running text, each token shaded by its weight
 mask        which query may attend to which key
 
@@ -12,9 +13,10 @@ and rcParams are not changed.
 """
 
 from headwise.plot.allowed import mask
+from headwise.plot.bipartite import lines
 from headwise.plot.grid import heads
 from headwise.plot.matrix import heatmap
 from headwise.plot.running import text
 from headwise.plot.surface import surface3d
 
-__all__ = ["heads", "heatmap", "mask", "surface3d", "text"]
+__all__ = ["heads", "heatmap", "lines", "mask", "surface3d", "text"]

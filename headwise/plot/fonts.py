@@ -110,11 +110,15 @@ class Letters:
         """Split a sentence into lines of at most `width` inches."""
         lines: list[str] = []
         for word in text.split():
-            longer = f"{lines[-1]} {word}" if lines else word
-            if lines and self.width(longer, size, weight) <= width:
-                lines[-1] = longer
-            else:
-                lines.append(self.cut(word, size, width, weight))
+            # A word longer than a line, as Chinese without spaces is, ends a line after any character.
+            parts = [word] if self.width(word, size, weight) <= width else list(word)
+            room = width if len(parts) == 1 else 0.97 * width  # the advances of many wide letters are rounded to pixels
+            for number, part in enumerate(parts):
+                longer = f"{lines[-1]}{' ' * (number == 0)}{part}" if lines else part
+                if lines and self.width(longer, size, weight) <= room:
+                    lines[-1] = longer
+                else:
+                    lines.append(part)
         return lines
 
     @property

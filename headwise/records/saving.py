@@ -110,7 +110,8 @@ def in_file(seen: Collection, part: PartOf | None = None) -> tuple[dict[str, Ten
     if seen.tokens is not None or seen.source_tokens is not None:
         tokens = writer.json({"target": seen.tokens, "source": seen.source_tokens})
         writer.tensors[TOKENS] = torch.frombuffer(bytearray(tokens.encode()), dtype=torch.uint8)
-    return writer.tensors, {"headwise": str(writer.version), "description": text}
+    model = getattr(seen, "model", "")  # readers of any version ignore metadata that they do not know
+    return writer.tensors, {"headwise": str(writer.version), "description": text, **({"model": model} if model else {})}
 
 
 class _Writer:

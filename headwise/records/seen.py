@@ -43,6 +43,7 @@ class Seen:
 
     _tokens: list[Tokens] | None = None
     _source_tokens: list[Tokens] | None = None
+    model: str = ""  #: the class of the model that was watched; "" = unknown
     pixel_values: Tensor | None = None  #: the images that the model read, [B, C, H, W], as it read them; or None
 
     def __init__(self, records: Sequence[AttentionRecord] = (), coverage: Coverage | None = None) -> None:
@@ -203,7 +204,7 @@ class Seen:
     def _copy(self, records: Sequence[AttentionRecord]) -> Seen:
         seen = Seen(records, self.coverage())
         seen._tokens, seen._source_tokens = self._tokens, self._source_tokens
-        seen.pixel_values = self.pixel_values
+        seen.model, seen.pixel_values = self.model, self.pixel_values
         return seen
 
     # Tokens of rows and columns.

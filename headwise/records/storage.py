@@ -108,6 +108,7 @@ def _load_folder(folder: Path, verify: bool | None) -> Seen:
         raise RecordError(f"{folder} does not fit together: its parts have {listed(list(map(str, layers)))} records")
     try:
         whole = Seen([WholeRecord(Here(each)) for each in zip(*seen, strict=True)], seen[0].coverage())
+        whole.model = seen[0].model
     except RecordError as error:
         raise RecordError(f"{folder} does not fit together: {error}") from error
     whole._tokens, whole._source_tokens = seen[0]._tokens, seen[0]._source_tokens
@@ -134,6 +135,7 @@ def _read_file(path: Path, verify: bool | None) -> tuple[Seen, PartOf | None]:
     try:
         reader = _Reader(file, description)
         seen = reader.seen()
+        seen.model = file.metadata.get("model", "")
         if TOKENS in file:
             file.check_data(TOKENS)
             text = file[TOKENS].numpy().tobytes()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -16,6 +17,7 @@ from headwise.language import asked
 from headwise.records import AttentionRecord
 from headwise.text.groups import Groups
 from headwise.text.tokens import cut_at_tokens as _cut_at_tokens
+from headwise.version import __version__
 from headwise.viewer.inputs import Axis, Input, Layer, Stack, is_long
 from headwise.viewer.pairs import find_pairs
 from headwise.viewer.statistics import choose_rows, compute_statistics, cost, descriptions
@@ -75,6 +77,7 @@ def facts_of(
     found = iter(told)
     return {
         "title": title,
+        "about": about_page(each.model for each in inputs),
         "language": language or asked(),
         "made": made,
         "tolerance": 0,
@@ -83,6 +86,12 @@ def facts_of(
         "axes": [_axis(axis) for axis in axes.known],
         "inputs": [{"name": each.name, "stacks": list(islice(found, len(each.stacks)))} for each in inputs],
     }
+
+
+def about_page(models: Iterable[str]) -> dict[str, str]:
+    """Return where a page comes from: the names of its models, today's date, and the version of headwise."""
+    known = ", ".join(dict.fromkeys(filter(None, models)))
+    return {"model": known, "date": datetime.date.today().isoformat(), "version": __version__}
 
 
 class _Axes:

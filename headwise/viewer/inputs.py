@@ -65,6 +65,7 @@ class Input:
     name: str
     stacks: tuple[Stack, ...]
     pixels: Image | None = None  # the image that the model read, if `headwise.watch` saw it
+    model: str = ""  # the name or the class of the model; "" = unknown
 
 
 def inputs_of(
@@ -97,7 +98,7 @@ def inputs_of(
     pictures = _pictures(images, processor, found)
     prompts = one_each("generated", generated, len(found))
     given = zip(_distinct([each.name for each in found]), found, pictures, prompts, strict=True)
-    return [_completed(Input(name, each.stacks), image, prompt) for name, each, image, prompt in given]
+    return [_completed(replace(each, name=name, pixels=None), image, prompt) for name, each, image, prompt in given]
 
 
 def _pictures(images: Images, processor: Normalisation, found: Sequence[Input]) -> list[Picture | None]:
@@ -157,7 +158,7 @@ def _examples(name: str | None, shown: Shown, python: str) -> Iterator[Input]:
         base = name or _beginning(seen, example) or "input"
         stacks = tuple(_stacks(seen, places, example))
         pixels = None if seen.pixel_values is None else seen.pixel_values[example]
-        yield Input(base if batch == 1 else f"{base} · {example + 1} of {batch}", stacks, pixels)
+        yield Input(base if batch == 1 else f"{base} · {example + 1} of {batch}", stacks, pixels, seen.model)
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,8 @@ def is_long(tokens: Tokens) -> bool:
 def make_title(inputs: Sequence[Input]) -> str:
     """Make the default title of a page, from the names of its inputs."""
     names = " · ".join(each.name for each in inputs)
-    return names if len(names) <= LONGEST else f"{names[:LONGEST]}…"
+    half = LONGEST // 2  # cut in the middle: a name of a file says most at its ends
+    return names if len(names) <= LONGEST else f"{names[:half]}…{names[-half:]}"
 
 
 def one_each(name: str, given: Any, count: int) -> list[Any]:

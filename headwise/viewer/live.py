@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -135,7 +135,7 @@ class Live:
             logits = self.model.run(torch.tensor([tokens.ids]))
             emptied = 0 if changed is None else changed.emptied
         inputs = inputs_of(seen, layers=self.layers)
-        facts = facts_of(inputs, title=self.title, quick=True)
+        facts = facts_of([replace(each, model=self.title) for each in inputs], title=self.title, quick=True)
         row = None if logits is None else logits[0].detach()
         size = sum(each.numel() * each.element_size() for record in seen for each in (record.q, record.k))
         size += 0 if row is None else row.numel() * row.element_size()

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import FileError, RecordError
-from headwise.files import replacing
+from headwise.files import check_page, replacing
 from headwise.records import AttentionRecord
+from headwise.version import __version__
 from headwise.viewer.bundle import assemble, read
 from headwise.viewer.encoding import FEWEST, TOLERANCE, encode
 from headwise.viewer.facts import facts_of
@@ -41,9 +42,10 @@ def write_page(
 
     Raises:
         RecordError: the page cannot represent a record.
-        FileError: the file cannot be written. No partial file is left behind.
+        FileError: the file cannot be written, or is no page that headwise wrote. No partial file is left behind.
     """
     path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language)
+    check_page(path)
     if os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         raise FileError(f"cannot write the page to {path}: expected a file. Received: a folder. Choose a file in it")
     try:
@@ -75,6 +77,7 @@ def page_of(
     yield (
         before.replace("<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded"))
         .replace("/* style */", style)
+        .replace("<!-- version -->", __version__)
         .replace("<!-- title -->", html.escape(facts["title"].encode("utf-8", "replace").decode()))
     )
     for name, data in blocks:

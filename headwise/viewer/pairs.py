@@ -4,7 +4,7 @@ In a readable pair, a token attends to another word: to no special token, no pun
 Pairs are compared by A log(A / u), the term of a weight A in the divergence from the expected weight u: the largest of
 an even share of the query's keys, the mean weight that the key gets from other queries, and the mean weight that other
 queries give at this distance. So the pairs of a head that always attends to the previous token, or to one
-token, count little. Neighbouring words count half, because their relation can be seen in the text itself.
+token, count little. Near words count less than far ones, because their relation can be seen in the text itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from torch import Tensor
 from headwise.records import AttentionRecord
 from headwise.text import Tokens
 from headwise.text.labels import bare
+from headwise.text.linking import linking_words
 from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
 CELLS = 1e7  # weights that are examined; in longer inputs, evenly spread rows
 # A pair needs at least this weight, and at least these multiples of an even share and of the expected weight.
 LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
+FAR = (
+    5  # words between a query and a key of which the pair is worth 1/2; a near relation can be seen in the text itself
+)
 KEPT = 4  # the largest number of pairs of a stack, each of a different head
 
 
@@ -134,21 +138,26 @@ class _Readable:
             self.words = torch.tensor(keys.words().index)
 
     def worth(self, rows: Sequence[int]) -> Tensor:
-        """Return the rating of the pairs in R rows, [R, K]: 1; 0.5 for neighbouring words; 0 for unreadable tokens."""
+        """Return the rating of the pairs in R rows, [R, K]: 0 for unreadable tokens; up to 1, more for far words."""
         readable = self.rows[rows, None] & self.cols
         if self.words is None or self.names is None:
             return readable.float()
-        apart = (self.words[rows, None] - self.words).abs().clamp(max=2) / 2  # 0 within a word
+        far = (self.words[rows, None] - self.words).abs()
+        apart = far / (far + FAR)  # 0 within a word
         return apart * (readable & (self.names[rows, None] != self.names))
 
 
 def _are_readable(tokens: Tokens) -> Tensor:
     """Return which tokens are readable, bool [tokens].
 
-    Such a token has letters or digits, is not a single ASCII character, is known to the model, and is no special token.
+    Such a token has letters or digits, is not a single ASCII character, is known to the model, and is no special token;
+    and it is no article, preposition or particle (`headwise.text.linking`), which says nothing without its neighbours.
     """
     readable = [
         any(map(str.isalnum, label)) and not (len(label) == 1 and label.isascii()) for label in map(bare, tokens.labels)
+    ]
+    readable = [
+        able and bare(label).lower() not in linking_words() for able, label in zip(readable, tokens.labels, strict=True)
     ]
     unknown = tokens.unknown or [False] * len(readable)
     return torch.tensor(readable) & ~(torch.tensor(tokens.special) | torch.tensor(unknown)).bool()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headwise.files import writing
+from headwise.files import check_page, writing
 from headwise.language import asked
 from headwise.profiles import CLASSES, KINDS, MEASURES, Head, Profile
 from headwise.profiles.bins import NEAR, OFFSETS
 from headwise.profiles.examples import Window, distinct
 from headwise.profiles.profile import DEFAULT_MODEL
 from headwise.text.tokens import cut_at_tokens
+from headwise.viewer.facts import about_page
 from headwise.viewer.page import page_of
 from headwise.viewer.statistics import LEAST
 
@@ -34,6 +35,7 @@ PATTERNS = {
 def write_profile_page(path: Path | str, profile: Profile, *, title: str) -> None:
     """Write one self-contained HTML file with every head of a profile. FileError if it cannot be written."""
     path = Path(path)
+    check_page(path)
     with writing(path) as part, part.open("w", encoding="utf-8", newline="\n") as out:
         out.writelines(profile_page(profile, title=title))
 
@@ -55,9 +57,9 @@ def collect_facts(profile: Profile, *, title: str, serves: bool = False) -> dict
     return {
         "source": "embedded" if not serves else "server",
         "title": title,
+        "about": about_page([Path(profile.model).name or profile.model]),
         "language": asked(),
         "serves": serves,
-        "model": Path(profile.model).name or profile.model,
         "texts": profile.texts,
         "tokens": profile.tokens,
         "length": profile.options["length"],

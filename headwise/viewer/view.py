@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwise.errors import ArgumentError
 from headwise.language import LANGUAGES, echo, known, said
@@ -12,11 +13,14 @@ from headwise.viewer.inputs import Images, Many, inputs_of, make_title
 from headwise.viewer.notebook import Inline, in_notebook
 from headwise.viewer.page import write_page
 
+if TYPE_CHECKING:
+    from headwise.experiments import Patching
+
 PAGE = Path("attention.html")
 
 
 def view(
-    seen: Many,
+    seen: Many | Patching,
     out: Path | str | None = None,
     *,
     title: str | None = None,
@@ -37,7 +41,8 @@ def view(
 
     Args:
         seen: a `Seen` of `headwise.watch` or `headwise.load`, a record, or several of them: a list, or a mapping from
-            names. The page offers every example of a batch.
+            names. The page offers every example of a batch. Or what `headwise.experiments.patching` found over heads or
+            positions: its page is a map of the effects.
         out: the file to write. None = no file in a notebook, where the page is shown below the cell; elsewhere
             attention.html, with a line on standard error.
         title: the title of the page; None = the first words of the texts.
@@ -63,11 +68,18 @@ def view(
     """
     if language is not None and known(language) is None:
         raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
+    from headwise.experiments import Patching
+
+    path = PAGE if out is None else Path(out)
+    if isinstance(seen, Patching):
+        from headwise.viewer.patched import write_patching_page
+
+        write_patching_page(path, seen, title=title or "patching", language=language)
+        return path
     inputs = inputs_of(seen, images=images, processor=processor, generated=generated)
     title = make_title(inputs) if title is None else title
     if out is None and in_notebook():
         return Inline(inputs, title, write='headwise.view(…, "page.html")', language=language)
-    path = PAGE if out is None else Path(out)
     write_page(path, inputs, title=title, language=language)
     if out is None:
         echo(said("headwise: wrote {path}: open it in a browser; it needs no network", path=path), err=True)

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from headwise.experiments import Patching
 
 from .conftest import Run, contents, refused
 
+OLD = '<meta name="generator" content="headwise 0.2.0">of yesterday'
 SENTENCE = "the cat sat on the mat."
 
 
@@ -125,7 +129,7 @@ def folder(tmp_path: Path, tiny_bert: Path) -> Path:
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_line_and_leaves_nothing_behind(run: Run, folder: Path, tiny_bert: Path, case: str) -> None:
     arguments, *expected = BAD[case]
-    (folder / "attention.html").write_text("of yesterday", encoding="utf-8")
+    (folder / "attention.html").write_text(OLD, encoding="utf-8")
     before = contents(folder)
     refused(run("view", "--model", tiny_bert, *shlex.split(arguments)), *expected)  # a second --model wins
     assert contents(folder) == before
@@ -150,6 +154,27 @@ def protected(request: pytest.FixtureRequest, run: Run, tmp_path: Path) -> Itera
 def test_refuses_a_page_it_may_not_write_before_the_model_is_looked_for(run: Run) -> None:
     result = run("view", "the cat", "--model", "never/looked/for", "--out", "attention.html")
     refused(result, "headwise: --out attention.html: cannot be written: permission denied")
+
+
+def test_a_page_replaces_pages_of_headwise_and_nothing_else(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert run("view", SENTENCE, "--model", tiny_bert).code == 0
+    page = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert f'"about":{{"model":"{tiny_bert}"' in page.replace("\\u002f", "/")
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    result = run("view", SENTENCE, "--model", "no/such-model", "--out", "notes.txt")
+    refused(result, "notes.txt exists, and headwise did not write it", "Choose another file")
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_effects_of_patching_are_a_page_of_their_own(run: Run, tmp_path: Path) -> None:
+    Patching(("layer",), torch.tensor([[0.25, 0.5]]), None, 1.0, 0.0).save(tmp_path / "patching.hw")
+    result = run("view", "patching.hw")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Wrote patching.html (")
+    said = "expected only --out and --open beside it. Received: "
+    refused(run("view", "patching.hw", "--serve"), f"{said}--serve")
+    refused(run("view", "patching.hw", "a text"), f"{said}a text")
 
 
 def test_a_terminal_and_no_text_is_a_usage_error(run: Run) -> None:

@@ -21,6 +21,7 @@ from tests.records.parting import record_of, split, whole_call, write
 from tests.viewer.conftest import look, record
 
 from .conftest import Run, contents, facts, refused
+from .test_view import OLD
 
 Calls = list[dict[str, Any]]
 
@@ -222,7 +223,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     (tmp_path / "short.hw").write_bytes(records.read_bytes()[:-100])
     (tmp_path / "notes.txt").write_text("the cat", encoding="utf-8")
     (tmp_path / "folder.hw").mkdir()
-    (tmp_path / "attention.html").write_text("of yesterday", encoding="utf-8")
+    (tmp_path / "attention.html").write_text(OLD, encoding="utf-8")
     Seen().save(tmp_path / "empty.hw")
     before = contents(tmp_path)
     arguments, *expected = BAD[case]

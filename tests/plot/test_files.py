@@ -22,6 +22,7 @@ from .conftest import WORDS, make_record, make_seen
 DRAW = {
     "heatmap": lambda seen, **options: plot.heatmap(seen, layer=0, **options),
     "heads": plot.heads,
+    "lines": lambda seen, **options: plot.lines(seen, layer=0, **options),
     "surface3d": lambda seen, **options: plot.surface3d(seen, layer=0, **options),
     "text": lambda seen, **options: plot.text(seen, layer=0, row=2, **options),
 }
@@ -39,7 +40,7 @@ def test_each_kind_writes_each_format(seen: Seen, tmp_path: Path, kind: str) -> 
         assert image.size == pytest.approx(300 * figure.get_size_inches(), abs=1)
     root = ElementTree.parse(tmp_path / "figure.svg").getroot()
     texts = {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert "attention weight" in texts  # text stays text
+    assert kind == "lines" or "attention weight" in texts  # text stays text
     assert kind == "heads" or set(WORDS) <= texts
     data = (tmp_path / "figure.pdf").read_bytes()
     assert data.startswith(b"%PDF-")
@@ -61,6 +62,7 @@ def test_the_same_figure_gives_the_same_bytes(seen: Seen, tmp_path: Path) -> Non
 INSIDE: dict[str, list[dict[str, Any]]] = {
     "heatmap": [{}, {"width": 3.3}, {"scale": "log"}, {"title": "word " * 60}, {"hide_sink": True}],
     "heads": [{}, {"width": 3.3}, {"scale": "log"}, {"title": "word " * 60}],
+    "lines": [{}, {"width": 2.5}, {"title": "不带空格的标题" * 20}, {"head": [0, 3]}, {"row": 11}, {"col": 0}],
     "text": [{}, {"width": 2.5}, {"title": "word " * 60}, {"hide_sink": True}],
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headwise import masks
-from headwise.plot import heads, heatmap, mask, surface3d
+from headwise.plot import heads, heatmap, lines, mask, surface3d
 from headwise.records import AttentionRecord
 from tests.language import numbered
 
@@ -83,6 +83,17 @@ def visit_steps_of_a_surface(says: Says) -> None:
     assert axes.get_zlim()[1] == pytest.approx(weights_of(record).max(), rel=1e-5)
     step = min(int(text) for text in written(figure) if text.isdecimal() and int(text) > 1)
     says(" (every {0} named)", figure, f"{step}th")
+
+
+def visit_the_strongest_lines(says: Says) -> None:
+    record = make_record(300, 300, heads=2, key_heads=2)
+    weights = weights_of(record)
+    figure = lines(record, head=[0, 1])
+    says("the strongest line is {0}", figure, float(weights.max()))
+    drawn = int((weights >= 0.02 * weights.max()).sum())
+    assert drawn > 5000
+    says("the {0} strongest lines: {1} are not drawn", figure, 5000, drawn - 5000)
+    assert len(figure.axes[0].collections[0].get_paths()) == 5000
 
 
 def visit_small_maps(says: Says) -> None:

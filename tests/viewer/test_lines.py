@@ -64,6 +64,30 @@ def chosen(tab: Page) -> list[list[int]]:
     return tab.evaluate("headwise.app.view.chosen")
 
 
+def test_a_line_that_ends_out_of_sight_is_named_at_the_edge(tab: Page, tmp_path: Path) -> None:
+    seen = record(120)
+    show(tab, tmp_path, seen_of(seen), "pinrow=0")
+    wait_for_lines(tab, [0])
+    weights = seen.weights(heads=0, rows=0)[0, 0, 0]
+    below = tab.locator(".beyond.down button")
+
+    def named() -> list[tuple[int, float]]:
+        """The tokens that are named, with their weights."""
+        return [(int(place), float(weight)) for *_, place, weight in (text.split() for text in below.all_inner_texts())]
+
+    last = tab.evaluate("headwise.app.view.columns.sight(headwise.app.view.columns.height)[1]")
+    first = next(i for i in range(120) if tab.evaluate("(i) => headwise.app.view.columns.middleOf(i)", i) > last)
+    order = (weights[first:].argsort(descending=True)[:3] + first).tolist()
+    assert named() == [(i, pytest.approx(weights[i].item(), abs=6e-4)) for i in order]
+    assert tab.locator(".beyond.up").is_hidden()
+    below.first.click()
+    tab.wait_for_function(
+        "(last) => headwise.app.view.columns.sight(headwise.app.view.columns.height)[1] > last", arg=last
+    )
+    tab.locator(".beyond.up").wait_for()
+    assert order[0] not in [place for place, _ in named()]
+
+
 def test_lines_are_those_of_the_largest_weights(tab: Page, tmp_path: Path) -> None:
     seen = record(6)
     show(tab, tmp_path, seen_of(seen), "head=1")

@@ -124,7 +124,8 @@ ROLLOUT = """
         mixed.push(vector.filter((share) => share > 0).length);
         return stack.mix(layer, vector, options);
     } };
-    const found = await Promise.all(given.map((token) => rollout(watched, token, { signal, tell: () => {} })));
+    const how = { kind: "embedded", signal, tell: () => {} };
+    const found = await Promise.all(given.map((token) => rollout(watched, token, how)));
     return { found, mixed, usual: await usualToken(stack, signal) };
 """
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -224,17 +225,46 @@ REFUSED: dict[str, tuple[Callable[[], AttentionRecord], str]] = {
 }
 
 
+OLD = '<meta name="generator" content="headwise 0.2.0">the old page'
+
+
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_the_page_cannot_show_is_refused_and_leaves_the_old_page(reason: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text("the old page", encoding="utf-8")
+    page.write_text(OLD, encoding="utf-8")
     make, message = REFUSED[reason]
     with pytest.raises(RecordError, match=message) as caught:
         write_page(page, inputs_of([look(record()), look(record(), make())]), title="")
     assert str(caught.value).startswith("layers.1 (seen[1][1]): ")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert page.read_text(encoding="utf-8") == "the old page"
+    assert page.read_text(encoding="utf-8") == OLD
+
+
+def test_only_a_page_of_headwise_is_written_over(tmp_path: Path) -> None:
+    page, seen = tmp_path / "page.html", record()
+    for beginning in ("", OLD, '<body>\n<div id="page"><p>Opening … If this message stays'):  # empty, ours, ours of 0.2
+        page.write_text(beginning, encoding="utf-8")
+        write_page(page, inputs_of(seen), title="")
+        write_page(page, inputs_of(seen), title="again")
+    page.write_text("<html>my thesis</html>", encoding="utf-8")
+    with pytest.raises(FileError, match=r"page\.html exists, and headwise did not write it: .* Choose another file"):
+        write_page(page, inputs_of(seen), title="")
+    assert page.read_text(encoding="utf-8") == "<html>my thesis</html>"
+
+
+def test_a_page_knows_its_model_its_date_and_the_version_that_wrote_it(tmp_path: Path) -> None:
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(1, 3, 8)
+    with torch.no_grad(), headwise.watch(layer) as seen:
+        layer(x, x, x)
+    seen.save(tmp_path / "run.hw")
+    loaded = headwise.load(tmp_path / "run.hw")
+    assert loaded.model == seen[:1].model == "MultiheadAttention"
+    page = write(tmp_path / "page.html", loaded)
+    about = page.facts["about"]
+    assert about == {"model": "MultiheadAttention", "date": date.today().isoformat(), "version": headwise.__version__}
+    assert f'content="headwise {headwise.__version__}"' in page.source
 
 
 def test_a_page_that_no_browser_would_open_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

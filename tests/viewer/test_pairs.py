@@ -7,7 +7,9 @@ import torch
 
 import headwise
 from headwise import masks
+from headwise.models.checkpoint import default_model
 from headwise.records import AttentionRecord, Seen
+from headwise.text import Tokenizer
 from headwise.viewer import inputs_of
 from headwise.viewer.pairs import CELLS, Pair, find_pairs
 
@@ -48,8 +50,11 @@ def test_the_strongest_pair_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("row", "col"),
-    [(IT, 0), (0, ANIMAL), (IT, 9), (IT, 8), (8, IT), (IT, IT)],
-    ids=["to [CLS]", "from [CLS]", "to [SEP]", "to a full stop", "from a full stop", "to itself"],
+    [(IT, 0), (0, ANIMAL), (IT, 9), (IT, 8), (8, IT), (IT, IT), (IT, 1), (4, ANIMAL)],
+    ids=[
+        *("to [CLS]", "from [CLS]", "to [SEP]", "to a full stop", "from a full stop", "to itself"),
+        *("to an article", "from a linking word"),
+    ],
 )
 def test_what_is_no_pair(row: int, col: int) -> None:
     assert pairs(scored(looking(row, col, 9))) == []
@@ -58,7 +63,7 @@ def test_what_is_no_pair(row: int, col: int) -> None:
 def test_the_first_token_is_the_sink_also_where_it_is_a_word() -> None:
     words = ["Once", *WORDS[1:]]
     assert pairs(scored(looking(IT, 0, 9), mask=masks.causal()), words=words) == []
-    assert pairs(scored(looking(IT, 1, 9), mask=masks.causal()), words=words)[0].keys == IT + 1
+    assert pairs(scored(looking(IT, ANIMAL, 9), mask=masks.causal()), words=words)[0].keys == IT + 1
 
 
 def test_a_token_does_not_look_at_its_own_kind() -> None:
@@ -71,11 +76,28 @@ def test_a_lone_latin_letter_is_a_piece_of_a_word() -> None:
     assert pairs(scored(looking(IT, ANIMAL, 9)), words=[*WORDS[:ANIMAL], "猫", *WORDS[ANIMAL + 1 :]])
 
 
-def test_neighbouring_words_count_half() -> None:
-    near, far = looking(IT, IT - 1, 3.2), looking(7, ANIMAL, 3)
+def test_near_words_count_less() -> None:
+    near, far = looking(7, IT, 3.2), looking(IT, ANIMAL, 3)  # 2 and 3 words apart
     found = pairs(scored(near, far))
-    assert [(each.row, each.col) for each in found] == [(7, ANIMAL), (IT, IT - 1)]
+    assert [(each.row, each.col) for each in found] == [(IT, ANIMAL), (7, IT)]
     assert found[1].weight > found[0].weight
+
+
+def test_particles_and_prepositions_of_chinese_say_nothing_either() -> None:
+    words = ["[CLS]", "在", "猫", "的", "很", "它", "累", "了", "。", "[SEP]"]
+    assert pairs(scored(looking(IT, ANIMAL, 9)), words=words)[0].col == ANIMAL
+    for row, col in ((IT, 1), (3, ANIMAL), (7, ANIMAL)):
+        assert pairs(scored(looking(row, col, 9)), words=words) == []
+
+
+def test_a_bert_opens_on_the_noun_that_a_pronoun_stands_for() -> None:
+    bert, tokenizer = headwise.Bert.from_pretrained(default_model()), Tokenizer.from_pretrained(default_model())
+    tokens = tokenizer.encode("The animal didn't cross the street because it was too tired")
+    with torch.no_grad(), headwise.watch(bert, tokens=tokens) as seen:
+        bert(torch.tensor([tokens.ids]))
+    first, *_ = find_pairs(inputs_of(seen)[0].stacks)[0]
+    assert (tokens.labels[first.row], tokens.labels[first.col]) == ("it", "animal")
+    assert first.weight == pytest.approx(float(seen[first.layer, first.head, first.row, first.col][0]), abs=1e-6)
 
 
 def test_habits_count_less_than_one_strong_pair() -> None:

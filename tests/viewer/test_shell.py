@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from headwise.records import AttentionRecord, Seen
 from headwise.text import Patches
 from headwise.viewer import inputs_of, write_page
 
-from .browser import check_with_axe, kept_address
+from .browser import SVG, check_with_axe, kept_address, texts_in
 from .conftest import HOSTILE, record
 from .texts import PIECES, tokens_of
 from .texts import record as text_record
@@ -531,6 +532,22 @@ def test_a_picture_and_the_python_of_a_view(tab: Page, tmp_path: Path, monkeypat
     field = tab.get_by_role("textbox", name="Python")
     assert field.input_value() == code
     assert field.evaluate("(field) => field.selectionEnd - field.selectionStart") == len(code)
+
+
+def test_a_saved_picture_has_its_whole_title_and_a_name_that_begins_with_it(tab: Page, tmp_path: Path) -> None:
+    title = "第一次训练之后 " + "a_file_name_without_spaces_" * 6 + "end.hw"
+    show(tab, tmp_path, {title: watched(), "other": watched()}, title=title)
+    for view in ("head", "compare", "flow", "surface"):
+        tab.evaluate("(view) => headwise.state.set({ view })", view)
+        tab.wait_for_function("() => headwise.app.view.picture()")
+        with tab.expect_download() as waiting:
+            tab.get_by_role("button", name="Save SVG").click()
+        svg = ElementTree.parse(waiting.value.path()).getroot()
+        assert title.replace(" ", "") in "".join(texts_in(svg)).replace(" ", ""), view
+        wide = max(float(text.get("x") or 0) + len("".join(text.itertext())) for text in svg.iter(f"{SVG}text"))
+        assert wide < float(svg.get("width") or 0), view
+    assert waiting.value.suggested_filename.startswith("第一次训练之后-a-file")
+    assert waiting.value.suggested_filename.endswith("end-hw-surface-layer-0-head-0.svg")
 
 
 # ---- what can be wrong

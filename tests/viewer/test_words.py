@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwise
+from headwise.cli.live import NO_HEAD
 from headwise.errors import ArgumentError
 from headwise.profiles import CLASSES, KINDS, MEASURES
 from headwise.viewer.images import SPREAD
@@ -61,7 +62,7 @@ def from_python() -> set[str]:
     told = {text for each in descriptions() for text in (each["name"], each["unit"], each["about"])}
     measures = {text for each in MEASURES for text in (each.name.replace("_", " "), each.unit, each.sentence)}
     patterns = {name.replace("_", " ") for name in PATTERNS} | set(PATTERNS.values())
-    return {*told, *measures, *patterns, *KINDS, *KINDS.values(), *CLASSES, SPREAD}
+    return {*told, *measures, *patterns, *KINDS, *KINDS.values(), *CLASSES, SPREAD, NO_HEAD}
 
 
 def test_every_sentence_of_the_page_is_translated() -> None:

@@ -7,16 +7,19 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headwise import masks
 from headwise.cli.files import NamedText
 from headwise.cli.live import live_causal
+from headwise.experiments import Patching
 from headwise.profiles import profile
 from headwise.records import Seen
 from headwise.text import Patches
 from headwise.viewer import inputs_of
+from headwise.viewer.patched import write_patching_page
 from headwise.viewer.profiled import write_profile_page
 from headwise.viewer.server import serving, serving_live
 from tests.profiles.tiny import code, tiny
@@ -183,6 +186,45 @@ def visit_two_long_texts(reader: Reader) -> None:
 WORDS = ["the", "cat", "saw", "the", "dog", ",", "and", "the", "cat", "ran"]
 
 
+def visit_a_profile_of_several_texts(reader: Reader) -> None:
+    write_profile_page(
+        reader.folder / "heads.html", profile(tiny(2.0), [" ".join(WORDS)] * 3, length=16), title="heads"
+    )
+    reader.tab.goto(f"{(reader.folder / 'heads.html').as_uri()}#lang=en")
+    reader.says("{n} texts", "header .facts", n=3)
+
+
+def visit_effects_of_patching(reader: Reader) -> None:
+    """The largest effects of two layers, three heads and four positions, and then without positions."""
+    torch.manual_seed(0)
+    effects, others = torch.randn(2, 2, 3, 4).double() / 4
+    for found in (effects, effects[..., 0]):
+        given = others[..., 0] if found.ndim == 2 else others
+        labels = ("the", "cat", "sat", "on") if found.ndim == 3 else ()
+        patched = Patching(("a", "b"), found, given, 0.75, 0.25, labels)
+        write_patching_page(reader.folder / "patching.html", patched, title="patching")
+        reader.tab.goto("about:blank")
+        reader.tab.goto(f"{(reader.folder / 'patching.html').as_uri()}#lang=en")
+        reader.says("metric: clean {clean}, corrupted {corrupted}", "header .facts", clean=0.75, corrupted=0.25)
+        r = float(torch.corrcoef(torch.stack([found.flatten(), given.flatten()]))[0, 1])
+        reader.says("correlation with attribution patching: {r}", "header .facts", r=r)
+        top = float(found.abs().max())
+        reader.says(
+            "An effect is the share of the difference between the two runs that patching brings back: 1 = all, "
+            "0 = nothing. Colours from {low} (blue) to {high} (orange).",
+            ".about",
+            low=-top,
+            high=top,
+        )
+        layer, head, *at = (int(place) for place in np.unravel_index(int(found.argmax()), found.shape))
+        best = {"effect": float(found.max()), "layer": f"layer {layer}", "head": f"head {head}"}
+        if at:
+            position = f"{labels[at[0]]} {at[0]}"
+            reader.says("{effect} · {layer} · {head} · {position}", "ol li:first-child", **best, position=position)
+        else:
+            reader.says("{effect} · {layer} · {head}", "ol li:first-child", **best)
+
+
 def visit_a_profile(reader: Reader) -> None:
     """Head 0 looks at the token before, head 1 at all alike; queries and keys are words, between [CLS] and [SEP]."""
     length = len(WORDS) + 2
@@ -196,7 +238,6 @@ def visit_a_profile(reader: Reader) -> None:
     tab.goto(f"{(reader.folder / 'heads.html').as_uri()}#lang=en")
     facts = "header .facts"
     reader.says("{n} heads", facts, n=2)
-    reader.says("{n} texts", facts, n=1)
     reader.says("{n} tokens", facts, n=length)
     offsets = {d: float(text[0].diagonal(d).sum() / len(WORDS)) for d in range(1 - len(WORDS), len(WORDS))}
     best = sorted(offsets, key=lambda d: -round(offsets[d], 5))

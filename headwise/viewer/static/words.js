@@ -29,6 +29,12 @@ export function otherLanguage() {
   return tags[(tags.indexOf(language) + 1) % tags.length];
 }
 
+// Where a page comes from: its model, its date and the version of headwise.
+export function aboutSaid({ model, date, version }) {
+  const values = { model, date, version };
+  return model ? say("{model} · written on {date} by headwise {version}", values) : say("Written on {date} by headwise {version}", values);
+}
+
 // A whole number: 1,048,576.
 export const whole = (number) => number.toLocaleString("en");
 

@@ -10,7 +10,7 @@ const layer = (heads, kvHeads = heads) => ({ heads, kvHeads });
 const unknown = (count, length) => ({ unknown: Array.from({ length }, (_, i) => i < count) });
 
 function said(rows, { cols = rows, layers = [layer(2)], kind = "self", tolerance = 1e-4 } = {}) {
-  return factsOf({ rows, cols, layers, kind }, { tolerance });
+  return factsOf({ rows, cols, layers, kind }, { tolerance, about: { model: "" } });
 }
 
 test("layers, heads and tokens", () => {

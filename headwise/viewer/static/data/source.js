@@ -89,8 +89,8 @@ function sourceOf(facts, cells, answersOf) {
     return stack;
   };
   const inputs = facts.inputs.map(({ name, stacks }, input) => ({ name, stacks: stacks.map(stackOf(input)) }));
-  const { title, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
-  return { title, made, tolerance, statistics, kind, live, small, inputs };
+  const { title, about, made, tolerance, statistics, source: kind, live = null, small = null } = facts;
+  return { title, about, made, tolerance, statistics, kind, live, small, inputs };
 }
 
 // An axis of very many tokens has only its length, and labels if its positions have names; otherwise it is `numbered`.

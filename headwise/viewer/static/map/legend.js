@@ -50,6 +50,12 @@ export class ColourBar {
     return texts;
   }
 
+  // Pixels that a saved picture needs beside the bar.
+  besideIn({ font }) {
+    const context = document.createElement("canvas").getContext("2d");
+    context.font = `400 11px ${font}`;
+    return this.of.textContent ? 10 + Math.ceil(context.measureText(this.of.textContent).width) : 0;
+  }
 
   // For a saved picture; takes 24 pixels of height.
   drawOn(context, x, y, width, { font, faint }) {

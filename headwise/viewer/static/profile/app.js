@@ -7,7 +7,7 @@ import { element, styled } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
 import { Theme } from "../shell/theme.js";
-import { say, whole } from "../words.js";
+import { aboutSaid, say, whole } from "../words.js";
 
 const FIRST = { head: null, sort: "place", order: "down", layer: "", kind: "", token: "", theme: "auto", lang: "" };
 
@@ -32,12 +32,13 @@ export class ProfileApp {
   header() {
     const { facts } = this;
     const said = [
-      facts.model,
+      facts.about.model,
       say("{n} heads", { n: facts.heads.length }),
-      say("{n} texts", { n: whole(facts.texts) }),
+      facts.texts === 1 ? say("1 text") : say("{n} texts", { n: whole(facts.texts) }),
       say("{n} tokens", { n: whole(facts.tokens) }),
       say("windows of {n} tokens at most", { n: facts.length }),
     ];
+    said.push(aboutSaid({ ...facts.about, model: "" }));
     if (!facts.complete) said.push(say("not complete: the run goes on or was interrupted"));
     return element(
       "header",

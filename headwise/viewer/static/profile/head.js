@@ -67,7 +67,7 @@ function positions(head, { offsets, self }) {
   const said = listed.map(([offset, weight]) => `${offset}: ${share(weight)}`).join(", ");
   const axis = [say("farther"), "−8", say("itself"), "+8", say("farther")].map((textContent) => element("small", { textContent }));
   return element("figure", { className: "positions" },
-    bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self, height: 60 }),
+    bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self }),
     element("span", { className: "axis", ariaHidden: "true" }, ...axis),
     element("figcaption", { textContent: say("Most: {places}.", { places: said }) }));
 }

@@ -54,7 +54,7 @@ export class Header {
 }
 
 // The size of the stack and the accuracy of the weights, a few words each.
-export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
+export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about }) {
   const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(whole).join("–");
   const heads = span(layers.map((layer) => layer.heads));
   const shared = layers.some((layer) => layer.kvHeads < layer.heads);
@@ -64,6 +64,7 @@ export function factsOf({ rows, cols, layers, kind }, { tolerance }) {
   const ofHeads = heads === "1" ? say("1 head") : say("{n} heads", { n: heads });
   const cross = () => say("{queries} attending to {keys}", { queries: tokensOf(rows), keys: tokensOf(cols) });
   return [
+    ...(about.model && about.model !== title ? [about.model] : []),
     `${ofLayers} × ${ofHeads}${kv}`,
     kind === "cross" ? cross() : tokensOf(rows),
     ...unknownSaid(rows, cols),

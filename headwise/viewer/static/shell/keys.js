@@ -6,7 +6,7 @@ import { element } from "./element.js";
 import { valuesOf } from "../state.js";
 import { VIEWS } from "../views.js";
 import { STEPS } from "./thumbs.js";
-import { say } from "../words.js";
+import { aboutSaid, say } from "../words.js";
 
 const TYPED = "input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]";
 const FAR = 10; // cells that an arrow moves with Shift
@@ -49,7 +49,8 @@ export class Keys {
     const title = element("h2", { textContent: say("Keyboard"), id: "help-title" });
     const close = button({ icon: "close" }, say("Close"), () => this.help.close());
     const top = element("div", { className: "top" }, title, close);
-    this.help = element("dialog", { className: "help" }, top, this.table);
+    const about = element("p", { className: "about", textContent: aboutSaid(app.source.about) });
+    this.help = element("dialog", { className: "help" }, top, this.table, about);
     this.help.setAttribute("aria-labelledby", "help-title");
     this.help.addEventListener("click", (event) => event.target === this.help && this.help.close()); // beside it
   }

@@ -6,6 +6,7 @@ import { SvgContext } from "../map/svg.js";
 import { say } from "../words.js";
 
 const SHARP = 2; // minimum pixels per point
+const LONGEST = 100; // characters of a file name
 const LARGEST = 16384; // maximum side of a canvas, in pixels
 
 export class Saving {
@@ -49,8 +50,11 @@ export class Saving {
     const { app } = this;
     const { view, layer, head } = app.state;
     const of = app.View.strip === false ? view : `${view}-${app.headName(layer, head)}`;
-    const name = `${app.source.title}-${of}`.normalize("NFC").replace(/[^\p{L}\p{M}\p{N}]+/gu, "-");
-    return [...name.replace(/^-|-$/g, "")].slice(-80).join("") || "attention";
+    const plain = (text) => text.normalize("NFC").replace(/[^\p{L}\p{M}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+    const title = [...plain(app.source.title)];
+    const half = (LONGEST - plain(of).length) >> 1; // a title that is too long is cut in the middle
+    const shown = title.length > 2 * half ? [...title.slice(0, half), "…", ...title.slice(-half)] : title;
+    return [shown.join(""), plain(of)].filter(Boolean).join("-");
   }
 
   async copy() {

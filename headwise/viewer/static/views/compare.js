@@ -7,8 +7,8 @@ import { choices, said, scaleControl, SCALE_CHOICES, sinkControl } from "../shel
 import { alone, difference, Side } from "./compare/difference.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
-import { write } from "../map/labels.js";
 import { ColourBar, hiddenSaid } from "../map/legend.js";
+import { titleOf } from "../map/title.js";
 import { Union } from "./compare/union.js";
 import { pythonOfDifference, pythonOfSides } from "./compare/python.js";
 import { Divergences } from "./compare/divergences.js";
@@ -18,7 +18,7 @@ import { View } from "./view.js";
 
 const FAR = 10; // cells that an arrow key moves with Shift
 const SIDES = ["left", "right"];
-const PAPER = { margin: 16, title: 30, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
+const PAPER = { margin: 16, bar: 220, foot: 46, between: 24 }; // of a saved picture, in pixels
 
 export class CompareView extends View {
   static id = "compare";
@@ -90,11 +90,8 @@ export class CompareView extends View {
       this.update(new Set(["other"]));
     });
     const below = element("div", { className: "said" }, this.reading, this.bar.element, this.legend, this.note);
-    this.element = element(
-      "section",
-      { className: "view-compare", ariaLabel: say("Compare") },
-      this.figures, element("div", { className: "below" }, below, this.where.element),
-    );
+    const parts = [this.where.element, this.figures, below];
+    this.element = element("section", { className: "view-compare", ariaLabel: say("Compare") }, ...parts);
   }
 
   get beside() {
@@ -353,7 +350,8 @@ export class CompareView extends View {
   picture() {
     const { maps, shown, app: { style } } = this;
     const sizes = maps.map((map) => map.size);
-    const names = shown.map((name) => this.captions[name].textContent);
+    const titles = shown.map((name, i) => titleOf(this.captions[name].textContent, sizes[i][0], style));
+    const head = Math.max(...titles.map(({ height }) => height));
     const across = sizes.reduce((sum, [each]) => sum + each + PAPER.between, -PAPER.between);
     const down = Math.max(...sizes.map(([, each]) => each));
     const draw = (context) => {
@@ -361,21 +359,16 @@ export class CompareView extends View {
       context.translate(PAPER.margin, PAPER.margin);
       maps.forEach((map, i) => {
         context.save();
-        context.beginPath();
-        context.rect(0, 0, sizes[i][0], PAPER.title);
-        context.clip();
-        write(context, names[i], 0, 8, { font: `650 14px ${style.font}`, colour: style.ink });
-        context.restore();
-        context.save();
-        context.translate(0, PAPER.title);
+        titles[i].draw(context);
+        context.translate(0, head);
         map.drawOn(context);
         context.restore();
         context.translate(sizes[i][0] + PAPER.between, 0);
       });
       context.restore();
-      this.bar.drawOn(context, PAPER.margin, PAPER.margin + PAPER.title + down + 12, PAPER.bar, style);
+      this.bar.drawOn(context, PAPER.margin, PAPER.margin + head + down + 12, PAPER.bar, style);
     };
-    return { width: across + 2 * PAPER.margin, height: down + PAPER.title + PAPER.foot + 2 * PAPER.margin, draw };
+    return { width: Math.max(across, PAPER.bar + this.bar.besideIn(style)) + 2 * PAPER.margin, height: down + head + PAPER.foot + 2 * PAPER.margin, draw };
   }
 
   python() {

@@ -5,10 +5,11 @@ import CSS from "./flow.css" with { type: "text" };
 import { largest } from "../map/colour.js";
 import { choices, scaleControl, SCALE_CHOICES, sinkControl } from "../shell/controls.js";
 import { element, filled, resized } from "../shell/element.js";
-import { rollout, tooMuch, usualToken } from "./flow/rollout.js";
+import { rollout, SOME, tooMuch, usualToken } from "./flow/rollout.js";
 import { bandOf, cellAt, drawFlow, frameOf } from "./flow/picture.js";
 import { write } from "../map/labels.js";
 import { ColourBar } from "../map/legend.js";
+import { titleOf } from "../map/title.js";
 import { Shares, nameOf } from "./flow/shares.js";
 import { tooLong } from "./long.js";
 import { View } from "./view.js";
@@ -18,7 +19,8 @@ const LISTED = 8; // tokens listed in a saved picture
 const KEPT = 24; // flows kept in memory
 const NARROW = 520; // pixels; names are short below this width
 const BAR = 260; // width of the colour bar there
-const SAVED = 960; // width of a saved picture, in pixels
+const SAVED = 960; // width of a saved picture, in pixels, and the space around its title
+const EDGE = 8;
 
 export class FlowView extends View {
   static id = "flow";
@@ -137,8 +139,8 @@ export class FlowView extends View {
       signal.throwIfAborted();
       const place = [stack.input, stack.place, token].join("/");
       if (!this.known.has(place)) {
-        const tell = (found, part) => this.show({ kind: asked, token, found: [...found], part });
-        const found = await rollout(stack, token, { signal, tell });
+        const tell = (found, part, estimated = 0) => this.show({ kind: asked, token, found: [...found], part, estimated });
+        const found = await rollout(stack, token, { kind: app.source.kind, signal, tell });
         this.known.set(place, { kind: asked, token, found, part: 1 });
         if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);
       }
@@ -295,8 +297,9 @@ export class FlowView extends View {
     const about = flow.kind === "rollout" ? say("What {token} is made of") : say("What {token} depends on");
     this.heading.replaceChildren(...filled(about, { token: nameOf(labels[flow.token], flow.token) }));
     const notes = [];
+    if (flow.estimated) notes.push(say("estimated from {n} rows of each layer until it is exact", { n: SOME }));
     if (flow.part < 1) {
-      const left = this.count - flow.found.length;
+      const left = flow.estimated || this.count - flow.found.length;
       const part = flow.part ? `, ${Math.round(100 * flow.part)} %` : "";
       const progress = { layer: app.layerName(left - 1), n: this.count - left, count: this.count - 1, part };
       notes.push(say("computing {layer} ({n} of {count}{part})", progress));
@@ -373,14 +376,15 @@ export class FlowView extends View {
     const { app: { style, input }, axis: { labels }, flow } = this;
     const values = this.valuesOf(this.row);
     const listed = this.order().slice(0, LISTED).filter((i) => values[i] > 0);
-    const [head, line, bar] = [34, 18, 34];
+    const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
+    const above = titleOf(`${title} · ${input.name}`, SAVED - 2 * EDGE, style);
+    const [head, line, bar] = [above.height + EDGE, 18, 34];
     const [width, height] = [SAVED, head + frame.height + bar + line * (listed.length + 2)];
     const draw = (context) => {
       context.fillStyle = style.paper;
       context.fillRect(0, 0, width, height);
       const put = (text, x, y, font, colour) => write(context, text, x, y, { font: `${font} ${style.font}`, colour });
-      const title = say("{kind} of {token}", { kind: say(flow.kind), token: `${labels[flow.token]} ${flow.token}` });
-      put(`${title} · ${input.name}`, 8, head / 2, "700 14px", style.ink);
+      above.draw(context, EDGE, EDGE);
       context.save();
       context.translate(0, head);
       drawFlow(context, frame, this.drawn());

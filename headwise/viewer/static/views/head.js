@@ -5,12 +5,12 @@ import { divergingRamp } from "../map/colour.js";
 import { colourControl, scaleControl, SCALE_CHOICES, sinkControl, thresholdControl, zoomControl } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { HeatMap, zoomKeys } from "../map/heatmap.js";
-import { write } from "../map/labels.js";
 import { ColourBar, hiddenSaid } from "../map/legend.js";
+import { noteOf, titleOf } from "../map/title.js";
 import { layerArguments, optionArguments } from "./python.js";
 import { say } from "../words.js";
 
-const PAPER = { margin: 16, title: 30, bar: 280, foot: 38, notes: 18 }; // of a saved picture, in pixels
+const PAPER = { margin: 16, bar: 280, foot: 38 }; // of a saved picture, in pixels
 
 export class HeadView {
   static id = "head";
@@ -132,18 +132,21 @@ export class HeadView {
     const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
     const drawn = state.threshold ? say("weights below {n} are not drawn", { n: state.threshold }) : "";
     const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote, drawn].filter(Boolean).join(" · ");
+    const wide = Math.max(width, PAPER.bar + bar.besideIn(style));
+    const below = noteOf(notes, wide, style);
+    const head = titleOf(title.filter(Boolean).join(" · "), wide, style);
     return {
-      width: Math.max(width, PAPER.bar + 150) + 2 * PAPER.margin,
-      height: height + PAPER.title + PAPER.foot + (notes ? PAPER.notes : 0) + 2 * PAPER.margin,
+      width: wide + 2 * PAPER.margin,
+      height: head.height + height + PAPER.foot + below.height + 2 * PAPER.margin,
       draw: (context) => {
         context.save();
         context.translate(PAPER.margin, PAPER.margin);
-        write(context, title.filter(Boolean).join(" · "), 0, 8, { font: `650 14px ${style.font}`, colour: style.ink });
-        context.translate(0, PAPER.title);
+        head.draw(context);
+        context.translate(0, head.height);
         map.drawOn(context);
         context.translate(0, height + 12);
         bar.drawOn(context, 0, 0, PAPER.bar, style);
-        write(context, notes, 0, 34, { font: `400 11px ${style.font}`, colour: style.faint });
+        below.draw(context, 0, 26);
         context.restore();
       },
     };

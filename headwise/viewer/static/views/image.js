@@ -243,7 +243,7 @@ export class ImageView extends View {
     const find = async ({ signal }) => {
       const group = this.asking.asked ?? (await usualToken(stack, signal));
       if (!this.rolled.has(group)) {
-        const found = await rollout(stack, group, { signal, tell: () => {} });
+        const found = await rollout(stack, group, { kind: this.app.source.kind, signal, tell: () => {} });
         this.rolled.set(group, found.at(-1));
       }
       const weights = Float64Array.from(this.rolled.get(group));

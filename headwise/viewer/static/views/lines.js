@@ -11,6 +11,7 @@ import { Columns } from "./lines/columns.js";
 import { Swatches } from "./lines/swatches.js";
 import { GroupedView } from "./text/grouped.js";
 import { chosenHeads, matrixOf } from "./text/grouping.js";
+import { linesPython } from "./text/python.js";
 
 const CELLS = 4e6; // weights of all chosen heads that are kept
 
@@ -157,5 +158,12 @@ export class LinesView extends GroupedView {
 
   picture() {
     return this.why || !this.columns.shown ? null : this.columns.picture();
+  }
+
+  python() {
+    const { app, asking, rows } = this;
+    const heads = chosenHeads(app.state);
+    const together = heads.every(([layer]) => layer === app.state.layer) && rows.level === "tokens"; // as a figure draws them
+    return together ? linesPython(app, heads, asking.asked) : super.python();
   }
 }

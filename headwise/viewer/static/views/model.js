@@ -2,6 +2,7 @@
 
 import { divergingRamp } from "../map/colour.js";
 import { paintRamp } from "../map/legend.js";
+import { noteOf } from "../map/title.js";
 import { choices, picker } from "../shell/controls.js";
 import { element } from "../shell/element.js";
 import { groupsOfHeads, HeadTiles, STEPS } from "../shell/thumbs.js";
@@ -143,9 +144,10 @@ export class ModelView {
       const kv = element("span", { className: "kv", textContent: `kv ${group}`, title: say("key/value head {n}", { n: group }) });
       return element("div", { className: "group" }, kv, some);
     });
+    const path = name.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]); // a line may end after a dot
     const label = element(
       "div", { className: "label", title: name },
-      element("span", { textContent: this.app.layerName(layer) }), element("bdi", { textContent: name }),
+      element("span", { textContent: this.app.layerName(layer) }), element("bdi", {}, ...path),
     );
     const held = element("div", { className: "groups" }, ...groups);
     const row = element("div", { className: "layer", role: "group" }, label, held);
@@ -214,8 +216,14 @@ export class ModelView {
       return [left - around.left, top - around.top, width, height];
     };
     const parts = this.element.querySelectorAll(".about, .maps > span, .label > span, .kv, .under > *");
-    const texts = [...parts].filter((part) => part.checkVisibility());
+    const texts = [...parts].filter((part) => part.checkVisibility() && part !== this.about);
+    const { scrollWidth: width, scrollHeight: height } = this.element;
+    const [left, top, , room] = placeOf(this.about);
+    const title = noteOf(this.about.hidden ? "" : this.title(), width - 2 * left, app.style);
+    const more = Math.max(0, title.height - room); // the title may need more lines than its text on the page
     const draw = (context) => {
+      title.draw(context, left, top);
+      context.translate(0, more);
       for (const tile of tiles) {
         const [x, y, width, height] = placeOf(tile);
         context.fillStyle = inRgb(getComputedStyle(tile).backgroundColor);
@@ -239,10 +247,10 @@ export class ModelView {
         }
         context.font = `${fontWeight} ${fontSize} ${app.style.font}`;
         context.fillStyle = color;
-        context.fillText(part === this.about ? this.title() : part.textContent, x, y + height / 2);
+        context.fillText(part.textContent, x, y + height / 2);
       }
     };
-    return { width: this.element.scrollWidth, height: this.element.scrollHeight, draw };
+    return { width, height: height + more, draw };
   }
 
   // The title of the picture, from the controls.

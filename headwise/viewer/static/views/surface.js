@@ -4,6 +4,7 @@ import CSS from "./surface.css" with { type: "text" };
 import { sinkOf } from "../data/sink.js";
 import { largest } from "../map/colour.js";
 import { ColourBar } from "../map/legend.js";
+import { titleOf } from "../map/title.js";
 import { colourControl, scaleControl, SCALE_CHOICES, sinkControl, thresholdControl, zoomControl } from "../shell/controls.js";
 import { element, resized } from "../shell/element.js";
 import { say } from "../words.js";
@@ -11,6 +12,7 @@ import { layerArguments, optionArguments } from "./python.js";
 import { limited, projection, Scene, START } from "./surface/scene.js";
 import { View } from "./view.js";
 
+const EDGE = 12; // pixels around the title of a saved picture
 const MOST = 64; // steps per side; of more cells each step is the largest of a block
 const STILL = 4; // pixels: less of a movement is a tap
 const TURN = 0.12; // radians of an arrow key
@@ -335,9 +337,14 @@ export class SurfaceView extends View {
 
   picture() {
     if (!this.scene) return null;
-    const [width, height] = [this.place.clientWidth, this.place.clientHeight];
-    const draw = (context) => this.scene.draw(context, projection(this.seen, this.scene.size, width, height), null, this.look);
-    return { width, height, draw };
+    const { app: { state, source, style }, place: { clientWidth: width, clientHeight: height } } = this;
+    const title = titleOf(`${this.app.headName(state.layer, state.head)} · ${source.title}`, width - 2 * EDGE, style);
+    const draw = (context) => {
+      title.draw(context, EDGE, EDGE);
+      context.translate(0, EDGE + title.height);
+      this.scene.draw(context, projection(this.seen, this.scene.size, width, height), null, this.look);
+    };
+    return { width, height: height + EDGE + title.height, draw };
   }
 
   python() {

@@ -33,7 +33,7 @@ export class Predictions {
     const found = live.predictions;
     for (const part of [this.after, this.summary, this.table]) part.hidden = !found;
     this.why.hidden = Boolean(found);
-    this.why.textContent = live.why;
+    this.why.textContent = live.why && say(live.why);
     if (!found) return;
     this.offer(live.position);
     this.summary.textContent = this.said(found);

@@ -16,6 +16,8 @@ const LARGEST = 4000; // pixels: a lower canvas is drawn as a whole
 const CROSS = 5; // half the size of the cross on a blocked edge
 const NEAR = 5; // pixels from a line within which a click means it
 const LEAST = 0.02; // below this place on the scale no line is drawn
+const STUCK = ".tabs, .attention-caption, footer";
+const BEYOND = 3; // names of tokens out of sight, at each edge
 const MOST = 5000; // lines that are drawn, the strongest
 const FULL = 4; // even shares of the keys from which a line is drawn in full, so that a nearly uniform head is pale
 
@@ -24,7 +26,8 @@ export class Columns {
   // of a line between single tokens, and the place of its head among those shown; drawn(): there are other lines.
   constructor(on) {
     this.canvas = element("canvas", { tabIndex: 0, role: "img", ariaLabel: say("Lines between two columns") });
-    this.element = element("div", { className: "columns" }, this.canvas);
+    this.beyond = ["up", "down"].map((way) => element("div", { className: `beyond ${way}`, hidden: true }));
+    this.element = element("div", { className: "columns" }, this.canvas, ...this.beyond);
     this.drawn = []; // the drawn lines, the strongest last: { head: its index among the heads, row, col: groups, weight, t }
     this.inSight = null; // if set, only lines of this token are drawn: { side, group }
     this.on = on;
@@ -112,6 +115,30 @@ export class Columns {
     const context = resized(this.canvas, width, past - from);
     context.translate(0, -from);
     this.drawOn(context, from, past);
+    this.showBeyond();
+  }
+
+  // The strongest lines of the asked token that end out of sight: at that edge the names where they go.
+  showBeyond() {
+    const [first, last] = this.sight(this.height);
+    const [other, side] = this.inSight?.side === "cols" ? ["row", "rows"] : ["col", "cols"];
+    const told = new Set();
+    const ends = (this.inSight ? this.drawn.toReversed() : []).filter((line) => !told.has(line[other]) && told.add(line[other]));
+    this.beyond.forEach((box, down) => {
+      const out = ends.filter((line) => (down ? this.middleOf(line[other]) > last : this.middleOf(line[other]) < first));
+      box.hidden = !out.length;
+      box.dataset.side = side;
+      box.style.top = `${down ? last : first}px`;
+      box.replaceChildren(...out.slice(0, BEYOND).map((line) => {
+        const { labels, level } = this.shown[side].groups;
+        const [label, place] = [labels[line[other]], String(line[other])];
+        const name = level === "tokens" && label !== place ? `${label} ${place}` : label;
+        const made = element("button", { type: "button", tabIndex: -1, title: say("Scroll to {name}", { name }) });
+        made.append(down ? "↓ " : "↑ ", element("bdi", { textContent: name }), ` ${short(line.weight)}`);
+        made.addEventListener("click", () => this.reveal(line[other]));
+        return made;
+      }));
+    });
   }
 
   // The pixels to draw, from and past: all of them, or those in sight and some more.
@@ -121,13 +148,19 @@ export class Columns {
     return [Math.max(0, first - SPARE), Math.min(height, last + SPARE)];
   }
 
-  // The pixels in sight: within the window, and within what scrolls around the columns.
+  // The pixels in sight: within the window and what scrolls around the columns, and not under what stays at their edges.
   sight(height) {
     let [top, bottom] = [0, innerHeight];
     for (let box = this.element.parentNode; box instanceof Element; box = box.parentNode) {
       if (getComputedStyle(box).overflowY === "visible") continue;
       const edges = box.getBoundingClientRect();
       [top, bottom] = [Math.max(top, edges.top), Math.min(bottom, edges.bottom)];
+    }
+    for (const box of this.element.getRootNode().querySelectorAll(STUCK)) {
+      const edges = box.getBoundingClientRect();
+      if (getComputedStyle(box).position !== "sticky" || !edges.height) continue;
+      if (edges.top <= top + 1) top = Math.max(top, edges.bottom);
+      else if (edges.bottom >= bottom - 1) bottom = Math.min(bottom, edges.top);
     }
     const own = this.element.getBoundingClientRect().top;
     const within = (y) => Math.max(0, Math.min(height, y - own));
@@ -136,9 +169,10 @@ export class Columns {
 
   // Called when another part of the columns is in sight.
   scrolled() {
-    if (!this.range || this.height <= LARGEST) return;
+    if (!this.range || !this.element.isConnected) return;
     const [first, last] = this.sight(this.height);
     if (first < this.range[0] || last > this.range[1]) this.draw();
+    else this.showBeyond();
   }
 
   // The layout for a given width. Returns the height.

@@ -4,6 +4,7 @@ import CSS from "./caption.css" with { type: "text" };
 import { element, filled } from "../../shell/element.js";
 import { write } from "../../map/labels.js";
 import { ColourBar } from "../../map/legend.js";
+import { linesOf } from "../../map/title.js";
 import { topPlaces } from "./grouping.js";
 import { say } from "../../words.js";
 
@@ -88,17 +89,8 @@ export class Caption {
     const measuring = document.createElement("canvas").getContext("2d");
     measuring.font = font;
     const coloured = !this.bar.element.hidden;
-    const lines = [];
-    for (const part of this.parts) {
-      let line = "";
-      for (const word of part) {
-        if (line && measuring.measureText(`${line} ${word}`).width > width) {
-          lines.push(line);
-          line = word;
-        } else line = line ? `${line} ${word}` : word;
-      }
-      if (line) lines.push(line);
-    }
+    const spaced = (part) => part.map((piece, i) => (i ? ` ${piece}` : piece));
+    const lines = this.parts.flatMap((part) => linesOf(measuring, spaced(part), width));
     const draw = (context, x, y) => {
       lines.forEach((line, i) => write(context, line, x, y + LINE * (i + 0.5), { font, colour: i ? style.faint : style.ink }));
       if (coloured) this.bar.drawOn(context, x, y + LINE * lines.length + 5, Math.min(BAR, width), style);

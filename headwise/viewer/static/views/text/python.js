@@ -12,6 +12,15 @@ export function figurePython({ stack, state }, token) {
   return `import headwise.plot\n\nfigure = headwise.plot.text(${args.join(", ")}, out="attention.pdf")\n`;
 }
 
+// The lines of the chosen heads, all of them or those of one token.
+export function linesPython({ stack, state }, heads, token) {
+  const numbers = heads.map(([, head]) => head);
+  const args = [...layerArguments(stack, state.layer), `head=${numbers.length > 1 ? `[${numbers.join(", ")}]` : numbers[0]}`];
+  if (token !== null) args.push(`${state.direction === "gives" ? "row" : "col"}=${token}`);
+  args.push(...optionArguments(stack, { ...state, colours: null }));
+  return `import headwise.plot\n\nfigure = headwise.plot.lines(${args.join(", ")}, out="attention.pdf")\n`;
+}
+
 // The weights of several heads, or between groups, as a list in descending order.
 export function listPython({ stack, state, layer }, heads, token, level) {
   const [example, gives] = [stack.example, state.direction === "gives"];
