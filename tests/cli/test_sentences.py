@@ -41,6 +41,7 @@ WITHOUT = {
     "Wrote the figure {0} ({1}).": "size",
     "Wrote {0} ({1} files, {2}); see {3} for how to call it.": "size",
     "Wrote {0} ({1}). Next:": "size",
+    "Wrote {0} ({1}): open it in a browser; it needs no network.": "size",
     "Wrote {0} ({1}{2}): open it in a browser; it needs no network.": "size",
     "note: {0} ({1}) is read into memory whole, because {2}": "size",
     ", resumed after batch {0}": "progress",
