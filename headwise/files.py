@@ -37,11 +37,13 @@ _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 
 def check_page(path: Path) -> None:
     """Raise FileError if a page cannot replace what is at `path`: a file that is no page of headwise, and not empty."""
+    if not os.path.isfile(path):  # of a pipe nothing is to be read; who writes says what is wrong with it
+        return
     try:
         with open(path, "rb") as file:
             beginning = file.read(4096)
     except OSError:
-        return  # there is none, or who writes says what is wrong with it
+        return
     if beginning and not any(mark in beginning for mark in _PAGE):
         raise FileError(
             Sentence(

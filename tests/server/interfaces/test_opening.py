@@ -80,7 +80,9 @@ def test_an_export_is_served_by_the_backend_and_in_the_precision_that_it_has(exp
 
 @pytest.fixture(scope="module")
 def checkpoint(run_of: RunOf) -> Path:
-    return run_of("masked") / "bert"
+    folder = run_of("masked") / "checkpoint"
+    tasks.load(run_of("masked")).save_pretrained(folder)
+    return folder
 
 
 def test_a_bert_gives_hidden_states_and_their_mean(checkpoint: Path) -> None:
