@@ -13,6 +13,7 @@ from torch import nn
 from headwise import doctor, language
 from headwise.doctor import laws
 from headwise.doctor.telling.report import as_text
+from headwise.extras import install
 from tests.doctor.laws.specimens import Attention, Causal, Cross, seeded, triangle
 
 from .conftest import Run
@@ -126,5 +127,5 @@ def test_an_error_for_a_missing_package_says_how_to_install_it(run: Run, monkeyp
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
     told = run("worksheet", "--kind", "multi-head", "--out", "sheet.xlsx", "--lang", "zh")
     assert told.code == 2
-    assert 'pip install "headwise[worksheet]"' in told.err
+    assert install("worksheet") in told.err
     assert english(told.err) == []

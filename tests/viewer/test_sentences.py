@@ -37,7 +37,6 @@ WITHOUT = {
     "head {n}": "name",
     "key/value head {n}": "name",
     "layer {n}": "name",
-    ": {rule}.": "name",
     "position {n}": "name",
     "token {n}": "name",
 }

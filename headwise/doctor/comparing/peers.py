@@ -21,6 +21,7 @@ from headwise.doctor.comparing.dimensions import Dimensions
 from headwise.doctor.targets.load import said
 from headwise.errors import DoctorError
 from headwise.extras import install
+from headwise.language import Sentence
 
 Peer = tuple[nn.Module, Spec]
 NAMES = ("torch", "headwise", "keras", "hf:NAME")
@@ -84,7 +85,11 @@ def _headwise(sizes: Dimensions, dtype: torch.dtype) -> Peer:
 
 def _keras(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     if importlib.util.find_spec("keras") is None:
-        raise DoctorError(f'keras is not installed: {install("keras")}, or compare with "torch" or "headwise"')
+        raise DoctorError(
+            Sentence('keras is not installed: {command}, or compare with "torch" or "headwise"').format(
+                command=install("keras")
+            )
+        )
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
