@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -25,3 +26,12 @@ def _nothing_left() -> Iterator[None]:
     assert transformers.AttentionInterface._global_mapping == registry
     assert _get_current_function_mode_stack() == []
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.fixture(autouse=True)
+def no_running_loop() -> Iterator[None]:
+    """Tests of pages leave the loop of their browser running in this thread, so that `asyncio.run` would refuse."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
