@@ -116,7 +116,7 @@ def counted(count: int, word: str) -> Sentence:
     return Sentence(f"{{n:,}} {word}{'s' * (count != 1)}").format(n=count)
 
 
-_PACKED = "sentence"
+_PACKED = "\0sentence"  # no name of a check or a number begins so
 
 
 def packed(value: Any) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import click
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import name_kind, replacing
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence, echo, join, said
 from headwise.tasks.rows.chunks import opened
 from headwise.tasks.rows.encodings import decode, recode
 
@@ -206,6 +207,14 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
         ),
         err=True,
     )
+
+
+def finish_page(target: Path, counts: str = "", *, open_page: bool) -> None:
+    """Say that a page was written, with `counts` ("3 layers") of what is in it; open it in a browser if asked."""
+    if open_page:
+        webbrowser.open(target.resolve().as_uri())
+    inside = join(filter(None, (size(target.stat().st_size), counts)), "; ")
+    echo(said("Wrote {target} ({inside}): open it in a browser; it needs no network.", target=target, inside=inside))
 
 
 def size(count: int) -> str:

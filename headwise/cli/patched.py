@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.cli.files import check_writable, size
+from headwise.cli.files import check_writable, finish_page
 from headwise.errors import ArgumentError
 from headwise.files import check_page, check_there
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence
 
 PAGE = Path("patching.html")
 
@@ -49,12 +48,4 @@ def view_patching(path: Path, out: Path | None, *, open_page: bool) -> None:
     check_writable(target, "--out", [path], "the file of patching")
     check_page(target)
     write_patching_page(target, Patching.load(path), title=path.name)
-    if open_page:
-        webbrowser.open(target.resolve().as_uri())
-    echo(
-        said(
-            "Wrote {target} ({size}): open it in a browser; it needs no network.",
-            target=target,
-            size=size(target.stat().st_size),
-        )
-    )
+    finish_page(target, open_page=open_page)

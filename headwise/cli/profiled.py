@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.cli.files import check_writable, size
+from headwise.cli.files import check_writable, finish_page
 from headwise.cli.output import check_served
 from headwise.errors import ArgumentError, brief
 from headwise.files import check_page, check_there
-from headwise.language import Sentence, echo, said
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.capture.pretrained import Pretrained
@@ -87,17 +86,9 @@ def view_profile(
     from headwise.viewer.profiled import write_profile_page
 
     write_profile_page(target, profile, title=path.name)
-    if open_page:
-        webbrowser.open(target.resolve().as_uri())
-    echo(
-        said(
-            "Wrote {target} ({size}; {count} heads over {tokens:,} tokens): open it in a browser; it needs no network.",
-            target=target,
-            size=size(target.stat().st_size),
-            count=sum(1 for _ in profile.heads()),
-            tokens=profile.tokens,
-        )
-    )
+    heads = sum(1 for _ in profile.heads())
+    counts = Sentence("{count} heads over {tokens:,} tokens").format(count=heads, tokens=profile.tokens)
+    finish_page(target, counts, open_page=open_page)
 
 
 def _model(given: str | None, name: str) -> Pretrained:

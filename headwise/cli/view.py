@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.anything import reading, view_images, view_texts
-from headwise.cli.files import NamedText, check_writable, encoded, read_texts, size
+from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_texts
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
@@ -24,7 +23,7 @@ from headwise.cli.shared import PATH, encoding, shared
 from headwise.errors import ArgumentError, brief
 from headwise.extras import need
 from headwise.files import check_page
-from headwise.language import Sentence, counted, echo, said
+from headwise.language import Sentence, counted, echo, join, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -153,16 +152,7 @@ def view(
 
         run_server(found.inputs, title=found.title, made=found.made, port=port or 0, open_page=open_page)
         return
-    if open_page:
-        webbrowser.open(target.resolve().as_uri())
-    echo(
-        said(
-            "Wrote {target} ({size}{counts}): open it in a browser; it needs no network.",
-            target=target,
-            size=size(target.stat().st_size),
-            counts=_counts(found.inputs) if records or run else "",
-        )
-    )
+    finish_page(target, _counts(found.inputs) if records or run else "", open_page=open_page)
 
 
 def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> None:
@@ -306,9 +296,5 @@ def _counts(inputs: Sequence[Input]) -> str:
     """Return the numbers of inputs, layers and tokens as text, to print after the size of the page."""
     layers = sum(len(stack.layers) for stack in inputs[0].stacks)
     lengths = [len(stack.cols.tokens.labels) for each in inputs for stack in each.stacks]
-    several = said("{count} inputs, ", count=len(inputs)) if len(inputs) > 1 else ""
-    return (
-        said("; ")
-        + several
-        + said("{layers}, up to {lengths} tokens", layers=counted(layers, "layer"), lengths=max(lengths))
-    )
+    told = Sentence("{layers}, up to {lengths} tokens").format(layers=counted(layers, "layer"), lengths=max(lengths))
+    return join([Sentence("{count} inputs").format(count=len(inputs)), told]) if len(inputs) > 1 else told

@@ -19,7 +19,7 @@ def write_patching_page(path: Path | str, found: Patching, *, title: str, langua
     """Write one self-contained HTML file with the effects of every head.
 
     Raises:
-        ArgumentError: effects over edges, of which there are too many for a map.
+        ArgumentError: the effects are those of edges: there are too many for a map.
         FileError: the file cannot be written, or is no page that headwise wrote.
     """
     if found.effects.ndim > 3:

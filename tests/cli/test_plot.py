@@ -138,7 +138,10 @@ BAD: dict[str, tuple[list[str], str]] = {
     "a token that is not there": ("run.hw --layer 0 --rows a,z", "--rows: 'z' is not among the tokens"),
     "a token that is there twice": ("twice.hw --kind text --layer 0 --row it", "--row: 'it' occurs at 1 and 4"),
     "a text without a row": ("run.hw --kind text --layer 0", "expected exactly one of --row"),
-    "a row of a heat map": ("run.hw --layer 0 --row 1", "--row: only --kind lines or text has it. Received: --kind=heatmap"),
+    "a row of a heat map": (
+        "run.hw --layer 0 --row 1",
+        "--row: only --kind lines or text has it. Received: --kind=heatmap",
+    ),
     "a layer of heads": ("run.hw --kind heads --layer 0", "only --kind heatmap, lines, surface3d or text has it"),
     "values of a surface": ("run.hw --kind surface3d --layer 0 --values", "--values: only --kind"),
     "a format": ("run.hw --layer 0 --out a.gif", "--out a.gif: expected a file name that ends in .png, .svg, .pdf"),

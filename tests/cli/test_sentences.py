@@ -42,7 +42,6 @@ WITHOUT = {
     "Wrote {0} ({1} files, {2}); see {3} for how to call it.": "size",
     "Wrote {0} ({1}). Next:": "size",
     "Wrote {0} ({1}): open it in a browser; it needs no network.": "size",
-    "Wrote {0} ({1}{2}): open it in a browser; it needs no network.": "size",
     "note: {0} ({1}) is read into memory whole, because {2}": "size",
     ", resumed after batch {0}": "progress",
     ", up to batch {0} of {1}": "progress",
@@ -253,13 +252,7 @@ def visit_profile(console: Console) -> None:
         "profile.hw",
     )
     console.run("view", "profile.hw")
-    console.says(
-        "Wrote {0} ({1}; {2} heads over {3} tokens): open it in a browser; it needs no network.",
-        "heads.html",
-        ...,
-        heads,
-        tokens,
-    )
+    console.says("{0} heads over {1} tokens", heads, tokens)
 
 
 def visit_worksheet(console: Console) -> None:

@@ -185,9 +185,9 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
     doing, how = _read_doing(files), Sentence("")
     if isinstance(ended, int):
         if (result := files.read_result()) is not None:
-            if "error" in result:
-                raise DoctorError(unpacked(result["error"]))
             try:
+                if "error" in result:
+                    raise DoctorError(unpacked(result["error"]))
                 return Diagnosis.from_dict(unpacked(result["diagnosis"]))
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
                 how = Sentence("it overwrote the doctor's result")
