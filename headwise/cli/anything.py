@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,18 @@ from headwise.errors import ArgumentError, FileError
 from headwise.language import Sentence, echo, said
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from headwise.capture.pretrained import Pretrained
     from headwise.records import Seen
+    from headwise.records.coverage import Coverage
     from headwise.viewer import Input
 
 WRITTEN = 20  # tokens that an encoder-decoder generates at most, so that the page shows its decoder, too
 
-Tables = Callable[["Console"], None]
-
 
 def view_texts(
     named: Sequence[NamedText], model: str, ranges: Sequence[LayerRange] | None, say: Say
-) -> tuple[list[Input], Tables]:
-    """Run a model on each text alone, unpadded; return the inputs of the page, and a function that prints tables.
+) -> tuple[list[Input], Coverage]:
+    """Run a model on each text alone, unpadded; return the inputs of the page, and what was recorded.
 
     An encoder-decoder reads the text and writes up to `WRITTEN` tokens.
     """
@@ -51,7 +48,7 @@ def view_texts(
     for number, each in enumerate(named, start=1):
         say(reading(each.name, number, len(named)))
         seen.append(_look(pretrained, each))
-    return _shown(seen, [each.title for each in named], [each.name for each in named], ranges)
+    return _shown(seen, [each.title for each in named], ranges)
 
 
 def reading(name: object, number: int, count: int) -> Sentence:
@@ -77,8 +74,8 @@ def _look(pretrained: Pretrained, named: NamedText) -> Seen:
 
 def view_images(
     paths: Sequence[Path], model: str, ranges: Sequence[LayerRange] | None, say: Say
-) -> tuple[list[Input], Tables]:
-    """Run a model on each image; return the inputs of the page, and a function that prints tables."""
+) -> tuple[list[Input], Coverage]:
+    """Run a model on each image; return the inputs of the page, and what was recorded."""
     import torch
 
     from headwise.capture.context import watch
@@ -101,27 +98,15 @@ def view_images(
         with torch.no_grad(), watch(pictured.model) as one:
             pictured.read(path)
         seen.append(one)
-    names = [path.name for path in paths]
     if all(each.tokens is None and each.source_tokens is None for each in seen):
         echo(said("note: which tokens are which patches is not known, so the page shows no image"), err=True)
-    return _shown(seen, names, list(map(str, paths)), ranges, processor=pictured.processor)
+    return _shown(seen, [path.name for path in paths], ranges, processor=pictured.processor)
 
 
 def _shown(
-    seen: Sequence[Seen], titles: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None, **given: Any
-) -> tuple[list[Input], Tables]:
-    from headwise.cli.heads import print_unseen, print_whole
-    from headwise.records.summary import head_table
-
+    seen: Sequence[Seen], titles: Sequence[str], ranges: Sequence[LayerRange] | None, **given: Any
+) -> tuple[list[Input], Coverage]:
     for each in seen:
         if not each.records:
             each.only(0)  # raises with the reason why nothing was recorded
-    shown = choose_layers(ranges, len(seen[0].layers))
-
-    def print_tables(console: Console) -> None:
-        for name, each in zip(names, seen, strict=True):
-            rows = each.only(*shown).summary().rows
-            print_whole(console, head_table(rows, headings=("entropy", "distance", "first visible"), title=name))
-        print_unseen(console, seen[0].coverage())
-
-    return named_inputs(seen, titles, shown, **given), print_tables
+    return named_inputs(seen, titles, choose_layers(ranges, len(seen[0].layers)), **given), seen[0].coverage()

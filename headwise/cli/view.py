@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,9 @@ from headwise.language import Sentence, counted, echo, join, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from headwise.models.bert import Bert
     from headwise.records import Seen
+    from headwise.records.coverage import Coverage
     from headwise.text import Tokenizer
     from headwise.viewer import Input
     from headwise.viewer.live import Live
@@ -46,7 +45,7 @@ class _Found:
     inputs: list[Input]
     title: str
     made: str | None  # the Python code that produces it
-    print_tables: Callable[[Console], None] = lambda _: None
+    coverage: Coverage | None = None  # which attention modules of the model were recorded
     live: Live | None = None  # the model, for a page on which the user types prompts
 
 
@@ -89,9 +88,9 @@ def view(
     file that headwise profile wrote, show what each head does over its corpus; if it is a file of patching effects,
     show them as a map.
 
-    Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. For texts
-    and images, also prints a table of the heads. Texts come from the command line, from files, or from standard input
-    (-).
+    Writes one page with every layer and head, which needs no network; with --serve, serves the page instead. Texts come
+    from the command line, from files, or from standard input (-). headwise stats prints the heads of records as a
+    table.
     """
     ranges = parse_layers(layers)
     run = run_among(texts, model)
@@ -143,7 +142,10 @@ def view(
             say(Sentence("writing {name}").format(name=target))
             write_page(target, found.inputs, title=found.title, made=found.made)
 
-    found.print_tables(make_console(highlight=False))
+    if found.coverage:
+        from headwise.cli.heads import print_unseen
+
+        print_unseen(make_console(highlight=False), found.coverage)
     if found.live:
         _serve_live(found.live, named[0].text, port, open_page)
         return
@@ -152,7 +154,7 @@ def view(
 
         run_server(found.inputs, title=found.title, made=found.made, port=port or 0, open_page=open_page)
         return
-    finish_page(target, _counts(found.inputs) if records or run else "", open_page=open_page)
+    finish_page(target, _counts(found.inputs), open_page=open_page)
 
 
 def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> None:
@@ -237,11 +239,11 @@ def _read(
 ) -> _Found:
     """Run a model on each text or image; return the content of the page."""
     if model and images:
-        inputs, print_tables = view_images(images, model, ranges, say)
-        return _Found(inputs, " · ".join(path.name for path in images), None, print_tables)
+        inputs, coverage = view_images(images, model, ranges, say)
+        return _Found(inputs, " · ".join(path.name for path in images), None, coverage)
     if model and not is_bert(model):
-        inputs, print_tables = view_texts(named, model, ranges, say)
-        return _Found(inputs, " · ".join(each.title for each in named), None, print_tables)
+        inputs, coverage = view_texts(named, model, ranges, say)
+        return _Found(inputs, " · ".join(each.title for each in named), None, coverage)
     return _read_by_bert(named, model, ranges, say, live=live)
 
 
@@ -252,7 +254,6 @@ def _read_by_bert(
 
     `live`: also return the model, for a page on which prompts are typed, if there is a single text that was not cut.
     """
-    from headwise.cli.heads import print_table, summarise
     from headwise.models.bert import Bert
     from headwise.models.checkpoint import default_model, resolve
     from headwise.text import Tokenizer
@@ -260,24 +261,17 @@ def _read_by_bert(
     folder = default_model() if model is None else resolve(model)
     bert, tokenizer = Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder)
     shown = choose_layers(ranges, bert.config.num_layers)
-    seen, tables = [], []
+    seen = []
     for number, each in enumerate(named, start=1):
         say(reading(each.name, number, len(named)))
         seen.append(_look(bert, tokenizer, each))
-        tables.append(summarise(seen[-1], shown))
     inputs = named_inputs(seen, [each.title for each in named], shown)
-
-    def print_tables(console: Console) -> None:
-        for each, one, table in zip(named, seen, tables, strict=True):
-            assert one.tokens is not None
-            print_table(console, each.name, one.tokens[0].labels, table)
-
     title = " · ".join(each.title for each in named)
     whole = len(named) == 1 and not any(each.cut for one in seen for each in one.tokens or ())
     if not live or not whole:
-        return _Found(inputs, title, None, print_tables)
+        return _Found(inputs, title, None)
     model_too = live_bert(bert, tokenizer, named[0], ranges, title=make_title(model or "MiniLM"))
-    return _Found(inputs, title, None, print_tables, model_too)
+    return _Found(inputs, title, None, live=model_too)
 
 
 def _look(bert: Bert, tokenizer: Tokenizer, named: NamedText) -> Seen:

@@ -261,17 +261,16 @@ _FORMATS = {"nats": ".2f", "tokens": ".1f", "share": ".0%", "keys": ".1f"}  # by
 def head_table(
     rows: Sequence[HeadSummary],
     *,
-    headings: Sequence[str] | None = None,
     title: str | None = None,
     caption: str | None = None,
     most: int | None = None,
     unknown: tuple[int, int] = (0, 0),
 ) -> Table:
-    """Make a table of the rows, with the columns that have these headings (None = all); only of the first `most` rows.
+    """Make a table of the rows; only of the first `most` rows.
 
     `unknown`: (number of tokens that the model does not know, number of all tokens), for a note.
     """
-    shown = [each for each in columns().values() if (each.heading if headings is None else each.heading in headings)]
+    shown = [each for each in columns().values() if each.heading]
     if not rows:
         return Table((), (), notes=[said("no attention was seen, so there is nothing to summarise")])
     calls, kinds = any(row.call for row in rows), len({row.kind for row in rows}) > 1

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from headwise.errors import HeadwiseError
+from headwise.extras import install
 from headwise.records import AttentionRecord, Seen
 from headwise.records.names import name_of
 from headwise.registry import Bundle
@@ -134,7 +135,7 @@ def _rich(shown: Any, page: Inline, *, kernel: bool) -> tuple[Bundle, Bundle]:
         height = FRAME_HEIGHT if page.small is None else page.small.height(tokens)
         return _frame("".join(page_of(facts, blocks.items())), page.title, height), {}
     if not widgets and sum(map(_least_bytes, _layers(page.inputs))) <= WIDGET_BYTES:
-        ways = f'<code>pip install "headwise[notebook]"</code> enables the interactive view; {write}'
+        ways = f"<code>{_escaped(install('notebook'))}</code> enables the interactive view; {write}"
     else:
         ways = f'<code>{page.save}.save("run.hw")</code>, then <code>headwise view run.hw --serve</code>'
     return _still(page, f"The interactive view is too large for this output: {ways}."), {}

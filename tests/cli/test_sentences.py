@@ -211,22 +211,8 @@ def visit_weights_that_are_missing(console: Console) -> None:
 
 def visit_view(console: Console) -> None:
     console.run("view", TEXT)
-    count = count_of(TEXT)
-    console.says(
-        "entropy in nats: 0 = all weight on one token, {0} = the same on all {1} · distance in tokens · pair: query → "
-        "key",
-        math.log(count),
-        count,
-    )
     model = headwise.Bert.from_pretrained(default_model())
-    ids = Tokenizer.from_pretrained(default_model()).encode(TEXT).ids
-    with torch.no_grad(), headwise.watch(model) as seen:
-        model(torch.tensor([ids]))
-    for head in range(2):
-        check_table(console.printed, weights_of(seen[1])[0, head], 1, head, ["entropy", "distance", "first visible"])
-    seen.save(console.folder / "run.hw")
-    console.run("view", "run.hw")
-    console.says("{0}, up to {1} tokens", f"{len(seen)} layers", count)
+    console.says("{0}, up to {1} tokens", f"{model.config.num_layers} layers", count_of(TEXT))
 
 
 def visit_embed(console: Console) -> None:

@@ -13,57 +13,50 @@ import torch
 
 from headwise.experiments import Patching
 
-from .conftest import Run, contents, refused
+from .conftest import Run, contents, facts, refused
 
 OLD = '<meta name="generator" content="headwise 0.2.0">of yesterday'
 SENTENCE = "the cat sat on the mat."
 
 
-def rows(out: str) -> list[list[str]]:
-    """The table's rows, in words."""
-    return [line.split() for line in out.splitlines() if re.match(r" *\d+ +\d+ ", line)]
-
-
-def test_prints_a_row_a_head_and_writes_the_page(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+def test_writes_the_page(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
     result = run("view", SENTENCE, "--model", tiny_bert)
     assert (result.code, result.err) == (0, "")
-    assert [row[:2] for row in rows(result.out)] == [[str(layer), str(head)] for layer in range(3) for head in range(2)]
-    assert result.out.splitlines()[-1].startswith("Wrote attention.html (")
+    assert re.match(r"Wrote attention\.html \(\d+ kB; 3 layers, up to 9 tokens\)", result.out)
     assert [path.name for path in tmp_path.iterdir()] == ["attention.html"]
     assert "<html" in (tmp_path / "attention.html").read_text(encoding="utf-8")
 
 
-def test_reads_texts_then_files_each_with_its_table(
-    run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_texts_then_files(run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     (tmp_path / "notes.txt").write_bytes("\ufeffthe cat ran".encode())  # with a byte-order mark
     arguments = ("--model", tiny_bert, "--out", "page.html", "--open")
     result = run("view", "the mat", SENTENCE, "--file", "notes.txt", *arguments)
     assert result.code == 0
-    titles = [line.strip() for line in result.out.splitlines() if line.strip().endswith(" tokens")]
-    assert titles == ["TEXT 1 · 4 tokens", "TEXT 2 · 9 tokens", "notes.txt · 5 tokens"]
+    told = facts(tmp_path / "page.html")
+    lengths = [len(told["axes"][each["stacks"][0]["rows"]]["labels"]) for each in told["inputs"]]
+    assert [each["name"] for each in told["inputs"]] == ["the mat", SENTENCE, "notes.txt"]
+    assert lengths == [4, 9, 5]
     assert opened == [(tmp_path / "page.html").as_uri()]
-    alone = rows(run("view", SENTENCE, "--model", tiny_bert).out)
-    assert rows(result.out)[6:12] == alone  # texts do not influence one another
+    assert run("view", SENTENCE, "--model", tiny_bert).code == 0
+    alone = facts(tmp_path / "attention.html")
+    second, only = (each["stacks"][0]["layers"] for each in (told["inputs"][1], alone["inputs"][0]))
+    assert [layer["stats"] for layer in second] == [layer["stats"] for layer in only]  # alone, too
 
 
 @pytest.mark.parametrize("arguments", [(), ("--file", "-")])
 def test_reads_standard_input(run: Run, tiny_bert: Path, arguments: tuple[str, ...]) -> None:
     result = run("view", *arguments, "--model", tiny_bert, stdin=SENTENCE.encode())
     assert result.code == 0
-    assert "standard input · 9 tokens" in result.out
+    assert "up to 9 tokens" in result.out
 
 
-def test_layers_chooses_what_is_shown(run: Run, tiny_bert: Path) -> None:
-    for given, shown in {"1-2,0": ["0", "1", "2"], "2": ["2"], "0, 2": ["0", "2"], "1,1": ["1"]}.items():
-        result = run("view", SENTENCE, "--model", tiny_bert, "--layers", given)
-        assert [row[0] for row in rows(result.out)] == [layer for layer in shown for _ in range(2)]
-
-    every = rows(run("view", SENTENCE, "--model", tiny_bert).out)
-    last = rows(run("view", SENTENCE, "--model", tiny_bert, "--layers", "2").out)
-    assert last == every[-2:]
+def test_layers_chooses_what_is_shown(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    for given, shown in {"1-2,0": [0, 1, 2], "2": [2], "0, 2": [0, 2], "1,1": [1]}.items():
+        assert run("view", SENTENCE, "--model", tiny_bert, "--layers", given).code == 0
+        (stack,) = facts(tmp_path / "attention.html")["inputs"][0]["stacks"]
+        assert [layer["number"] for layer in stack["layers"]] == shown
 
 
 def test_says_what_was_cut_of_a_text_longer_than_the_model(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
@@ -74,15 +67,14 @@ def test_says_what_was_cut_of_a_text_longer_than_the_model(run: Run, tiny_bert: 
     assert "long.txt" in line
     assert "32 tokens" in line
     assert "the last 4 tokens were cut, from 'sat on the mat' on (line 16)" in line
-    assert "long.txt · 32 tokens" in result.out
+    assert "up to 32 tokens" in result.out
 
 
 def test_looks_inside_the_pretrained_default(run: Run, tmp_path: Path) -> None:
     english = "The animal didn't cross the street because it was too tired"
     result = run("view", english, "这只动物没有过马路，因为它太累了。")
     assert result.code == 0
-    assert len(rows(result.out)) == 2 * 6 * 12
-    assert "TEXT 1 · 15 tokens" in result.out
+    assert "2 inputs, 6 layers" in result.out
     page = (tmp_path / "attention.html").read_text(encoding="utf-8")
     assert "动" in page or r"\u52a8" in page  # whole characters
     assert "\ufffd" not in result.out

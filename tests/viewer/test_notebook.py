@@ -19,6 +19,7 @@ from PIL import Image
 
 import headwise
 from headwise import masks
+from headwise.extras import install
 from headwise.records import AttentionRecord, Seen
 from headwise.viewer import facts, notebook, picture
 from headwise.viewer.inputs import inputs_of
@@ -226,7 +227,7 @@ def test_what_is_too_large_is_a_picture(limit: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     monkeypatch.setattr(notebook, "FRAME_BYTES", 100)
     text = still(bundle(small())["text/html"])[1]
-    assert 'pip install "headwise[notebook]"' in text
+    assert install("notebook") in text
     assert 'headwise.view(record, "page.html")' in text
     monkeypatch.setattr(notebook, "WIDGET_BYTES", 100)  # which would not help either
     assert "headwise view run.hw --serve" in still(bundle(small())["text/html"])[1]
