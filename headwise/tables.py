@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import itertools
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ class Table:
 
         body = "\n\n".join("\n".join(map(drawn, group)) for group in groups)
         table = "\n".join([drawn(heads), line, body])
-        title, caption = (_wrap(text, width(line) + 1) for text in (self.title, self.caption))
+        title, caption = ("\n".join(wrap(text, width(line) + 1)) for text in (self.title, self.caption))
         below = "\n".join(filter(None, [caption, *self.notes]))
         return "\n\n".join(filter(None, [title, table, below]))
 
@@ -171,26 +173,40 @@ class Printed:
 
 
 def make_console(**how: Any) -> Console:
-    """Make a console of rich, which prints texts as `echo` does: none controls the terminal."""
+    """Make a console of rich, which prints texts as `echo` does: none controls the terminal. It wraps Chinese, too."""
     from rich.console import Console
+    from rich.text import Text
 
     class Safe(Console):
-        def render(self, *given: Any, **how: Any) -> Iterator[Segment]:
-            for segment in super().render(*given, **how):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            if isinstance(renderable, Text) and not renderable.no_wrap and width(renderable.plain) > len(renderable):
+                columns = (options or self.options).max_width
+                parts = [line.divide(_breaks(line.plain, columns)) for line in renderable.split(allow_blank=True)]
+                renderable = renderable.blank_copy("\n").join(part for line in parts for part in line)
+            for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     return Safe(**how)
 
 
-def _wrap(text: str, columns: int) -> str:
-    """Wrap a text at its blanks, so that no line takes more than `columns` columns of a terminal."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and width(lines[-1]) + 1 + width(word) > columns:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+# A blank; a word; or a Chinese letter. The marks that end a sentence or a bracket stay with what is before them.
+_UNIT = re.compile(r"\s+|[（「“《]*(?:[^\s\u2e80-\uffff“”…]+|[\u2e80-\uffff])[，。；：、！？）」”》…]*|.")
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """Break a text into lines of at most so many columns of a terminal: at blanks and between Chinese letters."""
+    cuts = [0, *_breaks(text, columns), len(text)]
+    return [text[begin:end].rstrip() for begin, end in itertools.pairwise(cuts)] if text.strip() else []
+
+
+def _breaks(text: str, columns: int) -> list[int]:
+    """Return the places at which the second line of a wrapped text begins, the third, and so on."""
+    found, begin = [], 0
+    for unit in _UNIT.finditer(text):
+        if unit.start() > begin and width(text[begin : unit.end()].rstrip()) > columns:
+            begin = unit.start()
+            found.append(begin)
+    return found
 
 
 def padded(text: str, columns: int, side: str = "left") -> str:

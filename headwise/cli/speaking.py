@@ -30,7 +30,7 @@ from headwise.errors import (
     brief,
 )
 from headwise.language import Sentence, echo, said
-from headwise.tables import width
+from headwise.tables import width, wrap
 
 OPTION = "--lang"
 
@@ -154,7 +154,7 @@ class _Help(click.HelpFormatter):
             self.write(f"\n{margin}".join(lines) + "\n")
 
     def _lines(self, text: str, indented: int) -> list[str]:
-        return wrapped(_translated(text), max(self.width - indented, 10))
+        return wrap(_translated(text), max(self.width - indented, 10))
 
 
 def _translated(text: str) -> str:
@@ -165,18 +165,3 @@ def _translated(text: str) -> str:
 
 def _added(text: str) -> str:
     return re.sub(r"(default|required)(: )?", lambda word: said(word[1]) + (said(":") if word[2] else ""), text)
-
-
-def wrapped(text: str, columns: int) -> list[str]:
-    """Break a text that mixes Chinese and English into lines: at blanks and between Chinese letters.
-
-    A mark that ends a sentence or a bracket never begins a line.
-    """
-    units = re.findall(r"\s|[（「“《]*(?:[!-~]+|[^\s!-~])[，。；：、！？）」”》…]*", text)
-    lines, line = [], ""
-    for unit in units:
-        if line and width(line + unit.rstrip()) > columns:
-            lines.append(line.rstrip())
-            line = ""
-        line += unit if line or not unit.isspace() else ""
-    return [*lines, line.rstrip()] if line.strip() else lines

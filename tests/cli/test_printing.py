@@ -10,10 +10,11 @@ import warnings
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from headwise.language import printable
 from headwise.records import CallSite, Coverage, Seen
-from headwise.tables import Heading, Table, make_console
+from headwise.tables import Heading, Table, make_console, width, wrap
 from headwise.tasks import Classify
 from tests.viewer.conftest import placed, record
 
@@ -42,6 +43,18 @@ def test_tables_are_as_wide_as_what_they_show() -> None:
     make_console(file=out, width=100).print(table)
     assert out.getvalue().count(SHOWN) == 5
     assert not controls(str(table) + out.getvalue())
+
+
+def test_chinese_is_wrapped_between_its_letters() -> None:
+    text = "softmax 取在分数 [3, 8, 5, 5] 的轴 2 上，那是“查询”；键在另一个轴上（café），"
+    text += "所以权重之和不是 1…… 见 a/long/path/of/a_file.py"
+    out = io.StringIO()
+    make_console(file=out, width=24, highlight=False).print(Text(text))
+    for lines in (wrap(text, 24), out.getvalue().splitlines()):
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")  # nothing is lost
+        assert all(width(line) <= 24 for line in lines[:-1])
+        assert all(width(line) >= 12 for line in lines[:-2])  # no line ends long before it is full
+        assert not any(line[0] in "，；）”…" for line in lines)
 
 
 def test_a_console_prints_no_text_as_a_command() -> None:

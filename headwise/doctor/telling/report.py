@@ -135,11 +135,10 @@ def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     yield Text()
     worrying = any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if worrying else "bold green"
-    last = Text(conclusion(diagnosis), style=style)
+    yield Text(conclusion(diagnosis), style=style)
     if diagnosis.notes and not notes:
         told = said("{counted}: {names}", counted=counted(len(diagnosis.notes), "note"), names="--notes")
-        last.append(f"  {told}", style="not bold dim")
-    yield last
+        yield Text(told, style="dim")
 
 
 def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
