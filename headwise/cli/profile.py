@@ -18,6 +18,7 @@ from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, make_only, tell_missing
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
+from headwise.files import check_tensors
 from headwise.language import Sentence, counted, echo, printable, said
 from headwise.tables import make_console
 from headwise.tasks.rows.sources import readable
@@ -75,6 +76,7 @@ def profile(
             path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out", [path] if path else [])
+    check_tensors(out)
     if out.suffix != ".hw":  # headwise view knows a file by it
         raise ArgumentError(Sentence("--out: expected a name that ends in .hw. Received: {out}").format(out=out))
     next(iter(corpus), None)  # a wrong name is reported before the model is loaded
