@@ -221,14 +221,11 @@ def _judge(site: Site) -> Iterator[Finding]:
                 "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid "
                 "out for other pairs"
             ).format(longer=longer[0], off=off),
-            off,
         )
     elif set(partners(x)).isdisjoint(partners(y)):
         pair = Sentence("{first} with {second}")
         a, b = (join(pair.format(first=f, second=g) for f, g in partners(z)[:2]) for z in (x, y))
-        yield _pairing(
-            site, Sentence("queries are rotated in other pairs ({a}) than keys ({b})").format(a=a, b=b), change(x, y)
-        )
+        yield _pairing(site, Sentence("queries are rotated in other pairs ({a}) than keys ({b})").format(a=a, b=b))
     else:
         yield _asymmetric(
             site,
@@ -282,7 +279,7 @@ def _asymmetric(site: Site, evidence: str) -> Finding:
     return Finding("rope-asymmetric", "bug", evidence, fix, site.product.where)
 
 
-def _pairing(site: Site, evidence: str, off: float) -> Finding:
+def _pairing(site: Site, evidence: str) -> Finding:
     return Finding(
         "rope-pairing",
         "bug",
@@ -290,5 +287,4 @@ def _pairing(site: Site, evidence: str, off: float) -> Finding:
         "lay out cos and sin like the pairs, the same for both: cat([freqs, freqs]) for halves, repeat_interleave(2) "
         "for neighbours; one of a pair gets a minus: rotate_half(x) is cat([-x2, x1])",
         site.product.where,
-        numbers={"off": off},
     )
