@@ -107,8 +107,8 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                 return _finding(
                     Sentence(
                         "after a change of example 1 alone, what else is returned for examples 0 and 2 changed, by up "
-                        "to {beside:.2g} of its size"
-                    ).format(beside=beside),
+                        "to {change:.2g} of its size"
+                    ).format(change=beside),
                     "keep the batch dimension separate: take the softmax over the keys, and do not reduce over the "
                     "batch",
                 )
