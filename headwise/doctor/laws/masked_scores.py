@@ -260,34 +260,21 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
     else:
         kind = "mask-broadcast"
         fix = "give the mask a shape that broadcasts to [B, H, Q, K]; that of padding [B, K] is [B, 1, 1, K]"
-        evidence = (
-            Sentence("{name} masks queries instead of keys: the masked positions are still attended to").format(
-                name=name
-            )
-            if act.kind == "queries"
-            else Sentence("{name} masks other cells than it should: {cells} of {of} are wrong").format(
-                name=name, cells=act.cells, of=act.of
-            )
-        )
+        evidence = Sentence("{name} masks other cells than it should: {cells} of {of} are wrong")
+        if act.kind == "queries":
+            evidence = Sentence("{name} masks queries instead of keys: the masked positions are still attended to")
+        evidence = evidence.format(name=name, cells=act.cells, of=act.of)
     return Finding(kind, severity, evidence, fix, where)
 
 
 def too_small(name: str, fill: float, where: Where | None, *, ordinary: bool) -> Finding:
     """The finding of a fill that scores can beat. `ordinary`: it is a score that keys have that are not masked."""
     typo = " (1e-9 for -1e9?)" if 0 < abs(fill) < 1e-3 else ""
-    return Finding(
-        "mask-fill-too-small",
-        "bug" if ordinary else "risk",
-        Sentence(
-            "{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight"
-        ).format(name=name, fill=fill, typo=typo)
-        if ordinary
-        else Sentence(
-            "{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it"
-        ).format(name=name, fill=fill),
-        _FILL,
-        where,
-    )
+    said = Sentence("{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it")
+    if ordinary:
+        said = Sentence("{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight")
+    said = said.format(name=name, fill=fill, typo=typo)
+    return Finding("mask-fill-too-small", "bug" if ordinary else "risk", said, _FILL, where)
 
 
 def _after_softmax(site: Site) -> Where | None:

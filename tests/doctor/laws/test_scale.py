@@ -64,8 +64,8 @@ def test_a_wrong_factor(module: nn.Module | type[nn.Module], factor: float, word
     assert words in finding.evidence
     assert finding.evidence.endswith("the head width is 4, expected a division by 2.000")
     assert (finding.numbers["expected"], finding.numbers["head_width"]) == (2, 4)
-    found = finding.numbers.get("factor", 1 / finding.numbers.get("divisor", 1))  # neither: not scaled
-    assert found == pytest.approx(factor, rel=1e-3)
+    measured = finding.numbers.get("factor", 1 / finding.numbers.get("divisor", 1))  # neither: not scaled
+    assert measured == pytest.approx(factor, rel=1e-3)
 
 
 def test_the_line_that_scales() -> None:
