@@ -131,7 +131,6 @@ def _changed(x: Tensor, token: int) -> Tensor:
 
 def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Finding:
     """The finding about steps that differ from position `first` on."""
-    numbers = {"first": first, "change": change}
     ends = [0, *range(_PROMPT, first + 2)]
     if first >= _PROMPT and not ignored:
         before = _last(session, ends)
@@ -145,7 +144,6 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
                     "{others} others: the causal mask of one query and many keys is aligned with the first key"
                 ).format(how=session.how, first=first, others=first - 1),
                 _ALIGN,
-                numbers=numbers,
             )
     why = ". A step gives the output of its token alone: the cache is not used" if ignored else ""
     return Finding(
@@ -156,7 +154,6 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
             "to {change:.2g} of the output's size{why}"
         ).format(how=session.how, first=first, change=change, why=why),
         _STEP,
-        numbers=numbers,
     )
 
 
@@ -201,5 +198,5 @@ def _of_chunks(session: Session, whole: Tensor, severity: Severity) -> Iterator[
             ).format(last=last - first, first=first, change=change, unless=unless)
         else:
             continue
-        yield Finding(name, severity, said, fix, numbers={"change": change})
+        yield Finding(name, severity, said, fix)
         return

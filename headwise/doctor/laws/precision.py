@@ -135,7 +135,6 @@ def _softmax(patient: Patient, half: Probe, inputs: Inputs, expected: Tensor) ->
             ).format(error=error),
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
-            numbers={"error": error},
         )
 
 
@@ -161,15 +160,13 @@ def _large(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     for factor in (30.0, 1e3):
         out = probe.attempt(scaled(inputs, factor))
         if isinstance(out, Tensor) and not out.isfinite().all():
-            broken = int((~out.isfinite().all(-1)).sum())
             yield Finding(
                 "softmax-unstable",
                 patient.severity("softmax-unstable: in float32", "bug"),
-                Sentence("inputs times {factor:g} make {broken} of {of} rows NaN or infinite in float32").format(
-                    factor=factor, broken=broken, of=out[..., 0].numel()
+                Sentence("inputs times {factor:g} make {rows} of {of} rows NaN or infinite in float32").format(
+                    factor=factor, rows=int((~out.isfinite().all(-1)).sum()), of=out[..., 0].numel()
                 ),
                 "subtract the row's maximum before exp, as torch.softmax does",
-                numbers={"factor": factor, "rows": broken},
             )
             return
 
@@ -203,7 +200,6 @@ def _example(patient: Patient) -> Iterator[Finding]:
         if masked
         else "take the softmax in float32, and scale queries before the product",
         patient.where,
-        numbers={"rows": rows, "of": of},
     )
 
 
