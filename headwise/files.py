@@ -290,10 +290,16 @@ def check_there(path: Path) -> None:
     """Raise FileError if there is no such file; the message has the most similar name in its folder."""
     if path.exists():
         return
-    there = os.listdir(path.parent) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.7)
-    hint = Sentence(". Did you mean {path}?").format(path=path.with_name(near[0])) if near else ""
+    near = similar_path(path)
+    hint = Sentence(". Did you mean {path}?").format(path=near) if near else ""
     raise FileError(Sentence("there is no file {path}{hint}").format(path=path, hint=hint))
+
+
+def similar_path(path: Path, cutoff: float = 0.7) -> Path | None:
+    """Return the path in the same folder whose name is most similar, by `difflib`; None if none is similar enough."""
+    there = os.listdir(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=cutoff)
+    return path.with_name(near[0]) if near else None
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:
