@@ -31,6 +31,8 @@ from headwise.records.names import Choice
 from headwise.tables import Printed
 from headwise.text import as_tokens
 
+RELIABLE = 0.7  # the correlation from which attribution stands for patching
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Patching(Printed):
@@ -41,7 +43,8 @@ class Patching(Printed):
         effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for heads that a layer does not have.
         attributed: the same effects, by attribution patching; None with attribution=False.
         clean, corrupted: the metric of the two runs, averaged over the examples.
-        labels: the names of the positions; () = unknown.
+        labels: the names of the positions in the clean input; () = unknown.
+        corrupted_labels: those in the corrupted input; () = unknown.
         model: the class of the model.
 
     `headwise.view(found, "patching.html")` shows the effects as a map, layer by position or layer by head.
@@ -54,6 +57,7 @@ class Patching(Printed):
     corrupted: float
     labels: tuple[str, ...] = ()
     model: str = ""
+    corrupted_labels: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> None:
         """Write the effects to a file, which `headwise view` shows. FileError if it cannot be written."""
@@ -87,7 +91,8 @@ class Patching(Printed):
             at = f", query {place[0]} to key {place[1]}" if isinstance(place, tuple) else at
             lines.append(f"{effect:7.3f}  {layer}, head {head}{at}")
         if self.correlation is not None:
-            lines.append(f"correlation with attribution patching: {self.correlation:.3f}")
+            unreliable = "" if self.correlation >= RELIABLE else ": attribution is unreliable here"
+            lines.append(f"correlation with attribution patching: {self.correlation:.3f}{unreliable}")
         return "\n".join(lines)
 
 
@@ -103,6 +108,7 @@ def patching(
     batch: int = 32,
     progress: bool = False,
     tokens: Any = None,
+    corrupted_tokens: Any = None,
 ) -> Patching:
     """Replace the output of each head in the corrupted run by its output in the clean run, one head at a time.
 
@@ -120,7 +126,8 @@ def patching(
         attribution: also approximate the effects by gradients.
         batch: the number of examples in one pass; each copy of the examples has something else replaced.
         progress: show a progress bar.
-        tokens: the names of the positions, in any form that `headwise.text.as_tokens` takes; of a batch the first text.
+        tokens, corrupted_tokens: the names of the positions in the two inputs, in any form that
+            `headwise.text.as_tokens` takes; of a batch the first text.
 
     Raises:
         ArgumentError: an unknown `over`; the metric is the same for both inputs, so that nothing can be brought back.
@@ -143,8 +150,10 @@ def patching(
     approximate = None
     if attribution:
         approximate = attributed(model, corrupted, metric, good, whole, effects, over=over, where=where)
-    labels = () if tokens is None else tuple(as_tokens(tokens)[0].labels)
-    if labels and over == "positions" and len(labels) != effects.shape[2]:
-        raise ShapeError(f"tokens: expected {effects.shape[2]} names, one for each position. Received: {len(labels)}")
-    of_model = type(model).__name__
-    return Patching(tuple(good), effects, approximate, float(best.mean()), float(worst.mean()), labels, of_model)
+    labels, others = (() if each is None else tuple(as_tokens(each)[0].labels) for each in (tokens, corrupted_tokens))
+    for name, found_labels in (("tokens", labels), ("corrupted_tokens", others)):
+        if found_labels and over == "positions" and len(found_labels) != effects.shape[2]:
+            names = f"expected {effects.shape[2]} names, one for each position"
+            raise ShapeError(f"{name}: {names}. Received: {len(found_labels)}")
+    means = float(best.mean()), float(worst.mean())
+    return Patching(tuple(good), effects, approximate, *means, labels, type(model).__name__, others)

@@ -110,13 +110,15 @@ def visit_an_image(reader: Reader) -> None:
 
 
 def divergence(left: Tensor, right: Tensor, rows: list[tuple[int, int]], cols: list[tuple[int, int]]) -> float:
-    """The mean Jensen-Shannon divergence of the rows in common, over the keys in common and one cell of all others."""
+    """The mean Jensen-Shannon divergence of the rows in common, over the keys of both."""
 
-    def shared(weights: Tensor, side: int) -> Tensor:
-        some = weights[[each[side] for each in rows]][:, [each[side] for each in cols]]
-        return torch.cat([some, 1 - some.sum(-1, keepdim=True)], -1)
+    def shared(weights: Tensor, side: int) -> tuple[Tensor, Tensor]:
+        some = weights[[each[side] for each in rows]]
+        keys = [each[side] for each in cols]
+        return some[:, keys], some[:, [key for key in range(some.shape[1]) if key not in keys]]
 
-    p, q = shared(left, 0), shared(right, 1)
+    (p, own_p), (q, own_q) = shared(left, 0), shared(right, 1)
+    p, q = torch.cat([p, own_p, 0 * own_q], -1), torch.cat([q, 0 * own_p, own_q], -1)
     middle = (p + q) / 2
     return float(sum(torch.xlogy(x, x / middle).sum(-1) for x in (p, q)).mean() / 2)  # type: ignore[union-attr]
 
@@ -131,6 +133,11 @@ def visit_two_texts(reader: Reader) -> None:
     reader.says("The same {n} tokens on both sides.", COMPARED, n=8)
     reader.open([look(*each, labels=text) for each, text in zip(both, texts, strict=True)], "view=compare")
     reader.says("{n} tokens in common", COMPARED, n=6)
+    reader.says("{n} replaced", COMPARED, n=1)
+    reader.says("{n} only left", COMPARED, n=1)
+    reader.says("{n} only right", COMPARED, n=2)
+    reader.says("{parts}.", COMPARED, parts="6 tokens in common, 1 replaced, 1 only left, 2 only right")
+    reader.go(compare="difference")
     reader.says("{n} replaced (one | other)", COMPARED, n=1)
     reader.says("{n} only left (◂)", COMPARED, n=1)
     reader.says("{n} only right (▸)", COMPARED, n=2)
@@ -146,18 +153,20 @@ def visit_two_texts(reader: Reader) -> None:
         reader.says("{head}: {n} nats", ".view-compare .where button", near=1e-3, head=named, n=nats)
     (layer, head), most = max(apart.items(), key=lambda each: each[1])
     reader.says(
-        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}); "
-        "0 = equal, 0.693 = no key in common.",
+        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}), others are left out; "
+        "0 = equal, 0.693 = no key in common. A token that only one side has is a key of its own.",
         ".view-compare .where .note",
         near=1e-3,
         head=f"layer {layer} · head {head}",
         n=most,
         rows=6,
     )
+    reader.open([look(record(length=8), labels=text[:8]) for text in texts], "view=compare&align=positions")
+    reader.says("By position: {n} of {count} tokens differ.", COMPARED, n=5, count=8)
     crossed = [Seen([placed(record(length=4, keys=keys), "cross", kind="cross")]) for keys in (7, 9)]
     reader.open(crossed, "view=compare")
     same, more = "The same 4 tokens on both sides.", "7 tokens in common, 2 only right (▸)."
-    reader.says("Rows: {rows} Columns: {cols}", COMPARED, rows=same, cols=more)
+    reader.says("Rows: {rows} Columns: {cols}", COMPARED, rows=same, cols=more.replace(" (▸)", ""))
 
 
 def visit_two_long_texts(reader: Reader) -> None:
@@ -208,14 +217,8 @@ def visit_effects_of_patching(reader: Reader) -> None:
         reader.says("metric: clean {clean}, corrupted {corrupted}", "header .facts", clean=0.75, corrupted=0.25)
         r = float(torch.corrcoef(torch.stack([found.flatten(), given.flatten()]))[0, 1])
         reader.says("correlation with attribution patching: {r}", "header .facts", r=r)
-        top = float(found.abs().max())
-        reader.says(
-            "An effect is the share of the difference between the two runs that patching brings back: 1 = all, "
-            "0 = nothing. Colours from {low} (blue) to {high} (orange).",
-            ".about",
-            low=-top,
-            high=top,
-        )
+        top = float(f"{found.abs().max():.2g}")
+        reader.says("from {low} to {high}", ".colour-bar", low=-top, high=top)
         layer, head, *at = (int(place) for place in np.unravel_index(int(found.argmax()), found.shape))
         best = {"effect": float(found.max()), "layer": f"layer {layer}", "head": f"head {head}"}
         if at:
