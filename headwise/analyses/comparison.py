@@ -160,8 +160,8 @@ def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int,
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:
             raise RecordError(
-                f"compare aligns by position where there are no tokens, or with align='positions', and needs the same Q "
-                f"and K. Received: {which} with a={list(a.shape[2:])}, b={list(b.shape[2:])}. Pass tokens_a= and tokens_b="
+                "compare aligns by position without tokens, or with align='positions', and needs the same Q and K. "
+                f"Received: {which} with a={list(a.shape[2:])}, b={list(b.shape[2:])}. Pass tokens_a= and tokens_b="
             )
         return [(i, i) for i in range(a.shape[2])], [(j, j) for j in range(a.shape[3])]
     (rows_a, keys_a), (rows_b, keys_b) = of_a(a, example), of_b(b, example)

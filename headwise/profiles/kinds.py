@@ -10,14 +10,14 @@ KINDS = {
     "next token": "at least 0.3 of its weight on the text lies on the token after",
     "itself": "at least 0.3 of its weight on the text lies on the query itself",
     "same token": "at least 0.3 of its weight on the text lies on the same token elsewhere, where there is one",
-    "induction": "at least 0.4 of its weight lies on what followed the same token before, where there is such, and twice "
-    "as much as if even",
+    "induction": "at least 0.4 of its weight lies on what followed the same token before, where there is such, and "
+    "twice as much as if even",
     "punctuation": "at least 0.4 of its weight on the text lies on punctuation, and 1.5 times as much as if even",
     "neighbours": "at least 0.5 of its weight on the text lies 1 to 3 tokens away",
     "special tokens": "at least 0.5 of all its weight lies on special tokens, such as [CLS] and [SEP]",
     "even": "its entropy is at least 0.85 of the largest possible",
-    "mixed": "the rule of no other kind holds; its number is the largest share of the weight on the token before or after, "
-    "itself or the same token",
+    "mixed": "the rule of no other kind holds; its number is the largest share of the weight on the token before or "
+    "after, itself or the same token",
 }
 
 CLEAR, TIMES = 0.4, 2  # a pattern is clear from this score, and this multiple of what even attention scores

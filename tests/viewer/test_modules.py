@@ -198,8 +198,8 @@ PAIRS: dict[str, Callable[[], tuple[Seen, Seen]]] = {
     "an empty row": lambda: (look(empty_row()), look(record(mask=masks.causal()))),
     "sinks": lambda: (look(record(sinks=torch.tensor([0.5, 3.0]))), look(record())),
     "by position": lambda: (
-        look(record(length=5), labels="a b c d e".split()),
-        look(record(length=5), labels="a c x d f".split()),
+        look(record(length=5), labels=["a", "b", "c", "d", "e"]),
+        look(record(length=5), labels=["a", "c", "x", "d", "f"]),
     ),
     "nothing in common": lambda: (
         look(record(length=2), labels=["a", "b"]),

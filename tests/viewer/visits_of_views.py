@@ -325,7 +325,11 @@ def visit_a_live_model(reader: Reader) -> None:
     with serving_live(live, PROMPT) as url, reader.online() as page:
         page.tab.goto(f"{url}#lang=en&edits=off.1.1")
         told = page.says("{n} nats", ".summary", near=1e-4, n=nats)
-        page.says("Total variation {distance} · KL {kl}.", ".summary", near=1e-4, distance=distance, kl=told[0])
+        sentence = "Total variation {distance} · KL(plain ‖ edited) {kl}."
+        page.says(sentence, ".summary", near=1e-4, distance=distance, kl=told[0])
+        moved = 100 * (edited.exp() - plain.exp())
+        token = next(each for each in plain.argsort(descending=True).tolist() if abs(moved[each]) > 0.02)
+        page.says("{n} points", f"tr[data-token='{token}'] small", near=0.006, n=float(moved[token]))
         page.tab.goto("about:blank")
         page.tab.goto(f"{url}#lang=en&edits=block.all.all.0.0")
         page.says("In {n} places a query was left without any key.", ".summary", n=2)
