@@ -45,7 +45,7 @@ def collect_facts(found: Patching, *, title: str, language: str | None = None) -
         "about": about_page([found.model]),
         "language": language or asked(),
         "layers": found.layers,
-        "heads": found.effects.shape[1],
+        "heads": 0 if found.over == "residual" else found.effects.shape[1],
         "positions": None if of_heads else found.effects.shape[2],
         "labels": found.labels,
         "others": found.corrupted_labels,

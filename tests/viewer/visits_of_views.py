@@ -15,6 +15,7 @@ from headwise import masks
 from headwise.cli.files import NamedText
 from headwise.cli.live import live_causal
 from headwise.experiments import Patching
+from headwise.experiments.sweeping import Over
 from headwise.profiles import profile
 from headwise.records import Seen
 from headwise.text import Patches
@@ -204,13 +205,17 @@ def visit_a_profile_of_several_texts(reader: Reader) -> None:
 
 
 def visit_effects_of_patching(reader: Reader) -> None:
-    """The largest effects of two layers, three heads and four positions, and then without positions."""
+    """The largest effects of two layers, three heads and four positions, then without positions, then without heads."""
     torch.manual_seed(0)
     effects, others = torch.randn(2, 2, 3, 4).double() / 4
-    for found in (effects, effects[..., 0]):
-        given = others[..., 0] if found.ndim == 2 else others
+    cases: list[tuple[Over, Tensor, Tensor]] = [
+        ("positions", effects, others),
+        ("heads", effects[..., 0], others[..., 0]),
+        ("residual", effects[:, :1], others[:, :1]),
+    ]
+    for over, found, given in cases:
         labels = ("the", "cat", "sat", "on") if found.ndim == 3 else ()
-        patched = Patching(("a", "b"), found, given, 0.75, 0.25, labels)
+        patched = Patching(("a", "b"), found, given, 0.75, 0.25, labels, over=over)
         write_patching_page(reader.folder / "patching.html", patched, title="patching")
         reader.tab.goto("about:blank")
         reader.tab.goto(f"{(reader.folder / 'patching.html').as_uri()}#lang=en")
@@ -221,7 +226,12 @@ def visit_effects_of_patching(reader: Reader) -> None:
         reader.says("from {low} to {high}", ".colour-bar", low=-top, high=top)
         layer, head, *at = (int(place) for place in np.unravel_index(int(found.argmax()), found.shape))
         best = {"effect": float(found.max()), "layer": f"layer {layer}", "head": f"head {head}"}
-        if at:
+        if over == "residual":
+            del best["head"]
+            reader.says(
+                "{effect} · {layer} · {position}", "ol li:first-child", **best, position=f"{labels[at[0]]} {at[0]}"
+            )
+        elif at:
             position = f"{labels[at[0]]} {at[0]}"
             reader.says("{effect} · {layer} · {head} · {position}", "ol li:first-child", **best, position=position)
         else:
@@ -325,8 +335,13 @@ def visit_a_live_model(reader: Reader) -> None:
     with serving_live(live, PROMPT) as url, reader.online() as page:
         page.tab.goto(f"{url}#lang=en&edits=off.1.1")
         told = page.says("{n} nats", ".summary", near=1e-4, n=nats)
-        sentence = "Total variation {distance} · KL(plain ‖ edited) {kl}."
-        page.says(sentence, ".summary", near=1e-4, distance=distance, kl=told[0])
+        page.says(
+            "Total variation {distance} · KL(plain ‖ edited) {kl}.",
+            ".summary",
+            near=1e-4,
+            distance=distance,
+            kl=told[0],
+        )
         moved = 100 * (edited.exp() - plain.exp())
         token = next(each for each in plain.argsort(descending=True).tolist() if abs(moved[each]) > 0.02)
         page.says("{n} points", f"tr[data-token='{token}'] small", near=0.006, n=float(moved[token]))

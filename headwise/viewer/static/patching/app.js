@@ -27,7 +27,7 @@ export class PatchingApp {
     this.measures.hidden = !facts.attributed;
     const heads = Array.from({ length: facts.heads }, (_, head) => [head, say("head {n}", { n: head })]);
     this.heads = picker(say("Effect of"), [["most", say("the head with the largest effect")], ...heads], (head) => this.set({ head }));
-    this.heads.hidden = facts.positions === null;
+    this.heads.hidden = facts.positions === null || !facts.heads;
     this.reading = element("p", { className: "reading", role: "status" });
     this.map = element("div", { className: "map", tabIndex: 0, role: "region", ariaLabel: say("Effects") });
     this.most = element("ol");
@@ -48,7 +48,7 @@ export class PatchingApp {
     const { facts } = this;
     const numbers = { clean: digits(facts.clean), corrupted: digits(facts.corrupted) };
     const said = [say("metric: clean {clean}, corrupted {corrupted}", numbers)];
-    if (facts.correlation !== null) said.push(say("correlation with attribution patching: {r}", { r: facts.correlation.toFixed(3) }));
+    if (facts.correlation !== null) said.push(say("correlation with attribution patching: {r}", { r: digits(facts.correlation) }));
     if (facts.correlation !== null && !(facts.correlation >= RELIABLE)) said.push(say("attribution is unreliable here"));
     said.push(aboutSaid(facts.about));
     const speak = (lang) => {
@@ -129,6 +129,7 @@ export class PatchingApp {
     const beyond = this.measure === "attributed" && largest(facts.attributed) > top;
     this.legend.textContent = [
       say("An effect is the share of the difference between the two runs that patching brings back: 1 = all, 0 = nothing."),
+      this.facts.heads ? "" : say("Of the residual stream before a layer."),
       beyond ? say("Attribution has the colours of patching; beyond them it has the last one.") : "",
       facts.others.length ? say("One | other: the token of the clean and of the corrupted input.") : "",
     ].filter(Boolean).join(" ");
@@ -140,6 +141,7 @@ export class PatchingApp {
   told({ effect, head, layer, column }) {
     const what = { effect: digits(effect), layer: say("layer {n}", { n: layer }), head: say("head {n}", { n: head }) };
     if (this.facts.positions === null) return say("{effect} · {layer} · {head}", what);
+    if (!this.facts.heads) return say("{effect} · {layer} · {position}", { ...what, position: this.nameOf(column) });
     return say("{effect} · {layer} · {head} · {position}", { ...what, position: this.nameOf(column) });
   }
 
