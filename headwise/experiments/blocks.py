@@ -20,7 +20,8 @@ def find_blocks(model: nn.Module, sites: Iterable[str]) -> dict[str, nn.Module]:
     """
     lists = [each for each in model.modules() if isinstance(each, (nn.ModuleList, nn.Sequential))]
     members = {id(child) for each in lists for child in each.children()}
-    paths, found = list(sites), {}
+    paths = list(sites)
+    found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():  # from the outside in
         inside = any(path == name or path.startswith(f"{name}.") for path in paths)
         if id(module) in members and inside and not any(name.startswith(f"{other}.") for other in found):
