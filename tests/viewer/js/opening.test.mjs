@@ -36,12 +36,23 @@ test("a pattern has five queries, and is twice as strong as chance", () => {
   assert.deepEqual(of([0.9, 0.8], 9, [0.46]), []);
 });
 
+test("two inputs of models of one shape open on Compare", () => {
+  const input = (...heads) => ({ stacks: [{ place: 0, pairs: [pair(0.9, 10)], layers: heads.map((each) => ({ heads: each })) }] });
+  const view = (...inputs) => openingOf({ inputs }).view;
+  assert.deepEqual([view(input(2, 2), input(2, 2)), view(input(2, 2), input(2, 4)), view(input(2, 2), input(2))], ["compare", undefined, undefined]);
+  assert.deepEqual([view(input(2, 2)), view(input(2), input(2), input(2))], [undefined, undefined]);
+});
+
 test("a page opens with the strongest pair of the first input", () => {
-  const stacks = [{ place: 0, pairs: [pair(0.5, 10)] }, { place: 1, pairs: [pair(0.9, 10, { layer: 2, head: 3 })] }, { place: 2, pairs: [] }];
+  const stacks = [
+    { place: 0, pairs: [pair(0.5, 10)], layers: [] },
+    { place: 1, pairs: [pair(0.9, 10, { layer: 2, head: 3 })], layers: [] },
+    { place: 2, pairs: [], layers: [] },
+  ];
   assert.deepEqual(openingOf({ inputs: [{ stacks }] }), {
     input: 0, stack: 1, layer: 2, head: 3, row: null, col: null, pinRow: 1, pinCol: 2,
   });
-  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [] }] }] }), null);
+  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [], layers: [] }] }] }), null);
 });
 
 test("the sink is the first column in which anything is allowed", async () => {
