@@ -103,6 +103,12 @@ class Sentence(str):
         return str(self), self.template, self.values
 
 
+def named(name: str) -> str:
+    """Return a name that stays, and its meaning in the language in use: "accuracy 准确率"; in English the name."""
+    meaning = said(name)
+    return name if meaning == name else f"{name} {meaning}"
+
+
 def join(sentences: Iterable[str], joint: str = ", ") -> Sentence:
     """Join sentences to one; the joint ("; ", ". ", " and ") is translated as the template "{first}; {then}"."""
     first, *rest = [*sentences] or [""]

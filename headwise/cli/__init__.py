@@ -61,6 +61,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = said(error.format_message())
+        if near := getattr(error, "possibilities", None):  # click would list all, the nearest anywhere
+            message = said("{message} Did you mean {meant!r}?", message=error.message, meant=near[0])
         message = message if message.endswith((".", "?", "。", "？")) else said("{told}.", told=message)
         return _refuse(error, said("{message} See '{path} --help'.", message=message, path=path), debug)
     except click.ClickException as error:

@@ -12,6 +12,7 @@ from headwise.cli.files import STDIN
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.errors import ArgumentError
 from headwise.language import Sentence
+from headwise.tasks.training.folder import check_first, is_run
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -22,10 +23,12 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
     """Return the path of the run folder, if the first argument is one; otherwise None.
 
     Raises:
+        CheckpointError: a run folder stands behind a text.
         ArgumentError: --model or a second run folder was given, too; or there are several texts, and the first is the
             name of a folder that is not a run folder.
     """
-    if not texts or not _is_run(texts[0]):
+    if not texts or not is_run(texts[0]):
+        check_first("".join(texts[:1]), texts[1:])
         if len(texts) > 1 and _is_folder(texts[0]):
             raise ArgumentError(
                 Sentence(
@@ -39,17 +42,13 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
         raise ArgumentError(
             Sentence("{run} is a run folder, which contains its own model. Leave --model out").format(run=run)
         )
-    if any(_is_run(text) for text in texts[1:]):
+    if any(is_run(text) for text in texts[1:]):
         raise ArgumentError(
             Sentence("{run} is a run folder: expected its inputs after it. Received: another run folder").format(
                 run=run
             )
         )
     return run
-
-
-def _is_run(text: str) -> bool:
-    return _is_folder(text) and (Path(text) / "config.yaml").is_file()
 
 
 def _is_folder(text: str) -> bool:

@@ -77,7 +77,7 @@ def predict(
     _check(inputs, context, file, out)
     bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
     _check_bulk(bulk, engine, file, out)
-    check_there(run)
+    check_there(run, *inputs)
     lines = _lines(inputs)
 
     from headwise import tasks

@@ -9,6 +9,7 @@ import pytest
 
 from headwise.cli import command
 from headwise.doctor.catalogue import CATALOGUE
+from headwise.doctor.laws import PROBED, READ, SOURCE
 from headwise.doctor.reading.projection_names import PLURALS
 from headwise.language import read_catalogue
 from headwise.records.statistics import columns
@@ -34,7 +35,6 @@ COMPOSED = {
     *("No such option {name!r}.", "No such command {name!r}.", "Option {name!r} requires an argument."),
     *(
         "Choose from:\n\t{choices}",
-        "Did you mean {possibility}?",
         "Option {name!r} does not take a value.",
         "{value!r} is not {choice}.",
     ),
@@ -54,7 +54,8 @@ def no_tasks_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 def needed() -> set[str]:
     headings = {text for column in columns().values() for text in (column.heading, column.sentence) if text}
     titles = {entry.title for entry in CATALOGUE.values()}
-    return {*sentences.of_the_code(), *sentences.of_the_command(command), *titles, *headings}
+    checks = {*SOURCE, *READ, *PROBED}  # a title stands beside the name of each
+    return {*sentences.of_the_code(), *sentences.of_the_command(command), *titles, *headings, *checks}
 
 
 def test_every_sentence_of_the_code_is_translated() -> None:
