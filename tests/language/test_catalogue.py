@@ -22,7 +22,7 @@ ENTRIES = read_catalogue("zh")
 COUNTED = ("bug", "risk", "note", "check", "layer", "head", "text", "weight", "row")
 COMPOSED = {
     *(f"{{n:,}} {word}{ending}" for word in COUNTED for ending in ("", "s")),
-    *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", ". ", " and ", " or ")),
+    *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", ". ", " and ", " or ", " on ")),
     *(f"validation {score}" for score in ("loss", "accuracy")),
     *(f"{vectors} from {{first}}" for vectors in PLURALS.values()),
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
