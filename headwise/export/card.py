@@ -17,6 +17,7 @@ from headwise.files import writing
 from headwise.graphs.graph import Value
 from headwise.language import join, named, said
 from headwise.tasks.scores import Scores
+from headwise.tasks.scoring.class_scores import recall
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG
 
@@ -102,7 +103,7 @@ def _origin(folder: Path, scores: Scores | None) -> str:
         ]
         told = "The model in PyTorch, on {count:,} held-out row{s}."
         parts += [_title("Scores of the task") + said(told, count=scores.count, s="" if scores.count == 1 else "s")]
-        parts += [_table(("score", "model", *names), found)]
+        parts += [_table(("score", "model", *map(recall, names)), found)]
     return "\n\n".join(parts)
 
 
