@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import headwise
-from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
+from headwise.cli.groups import GROUPS, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
@@ -119,7 +119,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     invoke_without_command=True,
     subcommand_metavar="COMMAND ...",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": WIDEST},
-    help=f"Attention for PyTorch: build it, see it, check it, speed it up, ship it.\n\n\b\nTry: {TRY}",
+    help="Attention for PyTorch: build it, see it, check it, speed it up, ship it.",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.cli.files import STDIN
 from headwise.cli.layers import LayerRange, choose_layers
+from headwise.cli.scores import number
 from headwise.errors import ArgumentError
 from headwise.language import Sentence
 from headwise.tasks.training.folder import check_first, is_run
 
 if TYPE_CHECKING:
     from headwise.records import Seen
+    from headwise.tasks.task import Task
     from headwise.viewer import Input
 
 
@@ -76,8 +78,11 @@ def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[
 
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
-) -> tuple[list[Input], str]:
-    """Run a trained task on its inputs; return (the inputs of the page, the Python code that makes their records)."""
+) -> tuple[list[Input], str, list[Sentence]]:
+    """Run a trained task on its inputs.
+
+    Returns (the inputs of the page, the Python code that makes their records, a sentence with each prediction).
+    """
     from headwise import tasks
 
     task = tasks.load(run)
@@ -88,4 +93,17 @@ def look(
     found = named_inputs(seen, names, chosen, images=pictures)
     listed = json.dumps(list(inputs), ensure_ascii=False)
     made = f"headwise.tasks.load({json.dumps(str(run), ensure_ascii=False)}).look({listed})"
-    return found, f"{made}[0]" if len(seen) == 1 else made
+    return found, f"{made}[0]" if len(seen) == 1 else made, _predictions(task, inputs, names)
+
+
+def _predictions(task: Task[Any], inputs: Sequence[str], names: Sequence[str]) -> list[Sentence]:
+    """Say what the task predicts for each input, if that is a label or an answer."""
+    from headwise.tasks import Answer, Classify
+
+    if not isinstance(task, Answer | Classify):
+        return []
+    told = Sentence("{name}: predicted {answer}, probability {probability}")
+    return [
+        told.format(name=name, answer=row.get("label", row.get("answer")), probability=number(row["probability"]))
+        for name, row in zip(names, task.predict(list(inputs)), strict=True)
+    ]

@@ -27,7 +27,7 @@ COMPOSED = {
     *(f"{vectors} from {{first}}" for vectors in PLURALS.values()),
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
     *(f"RoPE over {pairs}" for pairs in ("halves", "neighbours")),
-    *(" in nats", " in tokens", "Try"),
+    *(" in nats", " in tokens"),
     *("permission denied", "is a directory", "not a directory", "no such file or directory", "no space left on device"),
     *("Usage: ", "Options", "default", "required", "Show this message and exit."),  # of click
     *(f"Invalid value{of}: {{message}}" for of in ("", " for {param_hint}")),
@@ -55,7 +55,13 @@ def needed() -> set[str]:
     headings = {text for column in columns().values() for text in (column.heading, column.sentence) if text}
     titles = {entry.title for entry in CATALOGUE.values()}
     checks = {*SOURCE, *READ, *PROBED}  # a title stands beside the name of each
-    return {*sentences.of_the_code(), *sentences.of_the_command(command), *titles, *headings, *checks}
+    shown = {*sentences.of_the_code(), *sentences.of_the_command(command), *_of_the_servers_page()}
+    return shown | titles | headings | checks
+
+
+def _of_the_servers_page() -> set[str]:
+    page = (sentences.ROOT / "server" / "routes" / "docs.html").read_text("utf-8")
+    return {*re.findall(r"\{\{(.+?)\}\}", page)} - {"lang"}
 
 
 def test_every_sentence_of_the_code_is_translated() -> None:
