@@ -59,6 +59,8 @@ WITHOUT = {
     "note: {0} has no modules.json: the vectors are means over all tokens": "path",
     "headwise: {0}: read as a text. To read the file: --file {1}": "path",
     "headwise: {0}: {1}, which reads [UNK] instead": "a part is compared",
+    ", did you mean {0}?": "name",
+    "{0} Did you mean {1}?": "names",
     "always {0}, the commonest in training": "name",
     "DATA is missing: expected, for example, {0}.": "names",
     "for Chinese, a model that reads it learns more: {0}": "names",
