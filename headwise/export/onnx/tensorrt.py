@@ -22,7 +22,7 @@ Sizes = dict[str, tuple[int, int, int]]  # name of an axis -> (smallest, usual, 
 
 def write(
     folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float, longest: Mapping[str, int]
-) -> list[str]:
+) -> Sequence[str]:
     """Write the scripts. If ONNX Runtime supports TensorRT, also run each graph on it and compare it with the model.
 
     `longest`: the maximum size of named axes. Returns notes on what was run. May raise OSError.
