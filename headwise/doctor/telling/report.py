@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
-from headwise.language import Sentence, counted, join, printable, said
+from headwise.language import Sentence, counted, join, named, printable, said
 from headwise.tables import make_console
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
@@ -148,9 +148,10 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(check)
     for why, alike in by_reason.items():
         if len(alike) > _MANY:
-            yield said("{count} checks", count=len(alike)), said("{why}: {names}", why=why, names=", ".join(alike))
+            names = ", ".join(map(named, alike))
+            yield said("{count} checks", count=len(alike)), said("{why}: {names}", why=why, names=names)
         else:
-            yield from ((check, said(why)) for check in alike)
+            yield from ((said(check) if " " in check else named(check), said(why)) for check in alike)
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
