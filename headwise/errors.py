@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from headwise.language import Told
+
 
 def brief(value: object, longest: int = 80) -> str:
     """Return the repr of a value, for a message; a long repr is cut, and ends in "…"."""
@@ -40,7 +42,7 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-class HeadwiseError(Exception):
+class HeadwiseError(Told):
     """The base class of every error that headwise raises on purpose."""
 
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 
 # Extra -> those of its packages, by the names under which they are imported, that are looked for.
 PACKAGES = {
@@ -36,9 +35,11 @@ def need(what: str, extra: str, *packages: str) -> None:
     missing = [name for name in packages or PACKAGES[extra] if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(
-            Sentence("{what} needs the extra {extra}. Not installed: {missing}. Install it: {command}").format(
-                what=what, extra=extra, missing=", ".join(missing), command=install(extra)
-            )
+            "{what} needs the extra {extra}. Not installed: {missing}. Install it: {command}",
+            what=what,
+            extra=extra,
+            missing=", ".join(missing),
+            command=install(extra),
         )
 
 

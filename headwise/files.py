@@ -57,9 +57,7 @@ def _check_own(path: Path, marks: tuple[bytes, ...]) -> None:
         return
     if beginning and not any(mark in beginning for mark in marks):
         raise FileError(
-            Sentence(
-                "{path} exists, and headwise did not write it. Choose another file, or remove this one first"
-            ).format(path=path)
+            "{path} exists, and headwise did not write it. Choose another file, or remove this one first", path=path
         )
 
 
@@ -99,9 +97,7 @@ def writing(path: Path) -> Iterator[Path]:
         raise
     except OSError as error:
         raise FileError(
-            Sentence("cannot write {path}: {cause}. Choose another file").format(
-                path=path, cause=error.strerror or error
-            )
+            "cannot write {path}: {cause}. Choose another file", path=path, cause=error.strerror or error
         ) from error
 
 
@@ -214,9 +210,7 @@ def settle(path: Path) -> None:
 def damaged(part: Path) -> FileError:
     """Make the error for a finished part of a file in which other bytes are found than were written."""
     return FileError(
-        Sentence("{part}: is damaged. Delete it, and run the same command again, which computes it again").format(
-            part=part
-        )
+        "{part}: is damaged. Delete it, and run the same command again, which computes it again", part=part
     )
 
 
@@ -278,11 +272,13 @@ def check_seal(folder: Path, *names: str) -> None:
         path = folder / name
         if (not names or name in names) and path.is_file() and (received := compute_checksum(path)) != expected:
             raise CheckpointError(
-                Sentence(
-                    "{path} is damaged, or was changed after it was written: expected checksum={expected}. "
-                    "Received: checksum={received}. Copy or make the folder again, or delete {sums} in it to use "
-                    "the file as it is"
-                ).format(path=path, expected=expected, received=received, sums=SUMS)
+                "{path} is damaged, or was changed after it was written: expected checksum={expected}. "
+                "Received: checksum={received}. Copy or make the folder again, or delete {sums} in it to use "
+                "the file as it is",
+                path=path,
+                expected=expected,
+                received=received,
+                sums=SUMS,
             )
 
 
@@ -292,7 +288,7 @@ def check_there(path: Path) -> None:
         return
     near = similar_path(path)
     hint = Sentence(". Did you mean {path}?").format(path=near) if near else ""
-    raise FileError(Sentence("there is no file {path}{hint}").format(path=path, hint=hint))
+    raise FileError("there is no file {path}{hint}", path=path, hint=hint)
 
 
 def similar_path(path: Path, cutoff: float = 0.7) -> Path | None:
@@ -315,14 +311,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = parsed(json.loads, read_text(path))
     except (OSError, ValueError) as cause:  # ValueError: bytes that are not UTF-8, or text that is not JSON
-        raise CheckpointError(
-            Sentence("cannot read {path}: expected JSON ({cause})").format(path=path, cause=cause)
-        ) from cause
+        raise CheckpointError("cannot read {path}: expected JSON ({cause})", path=path, cause=cause) from cause
     if not isinstance(content, dict):
         raise CheckpointError(
-            Sentence("cannot read {path}: expected a JSON object. Received: {kind}").format(
-                path=path, kind=type(content).__name__
-            )
+            "cannot read {path}: expected a JSON object. Received: {kind}", path=path, kind=type(content).__name__
         )
     return content
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import FileError
-from headwise.language import Sentence
 
 
 def read_image(image: Any) -> Any:
@@ -27,6 +26,6 @@ def read_image(image: Any) -> Any:
             opened.load()
             return ImageOps.exif_transpose(opened)
     except FileNotFoundError as error:
-        raise FileError(Sentence("{image}: no such image").format(image=image)) from error
+        raise FileError("{image}: no such image", image=image) from error
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        raise FileError(Sentence("{image}: not an image that can be read").format(image=image)) from error
+        raise FileError("{image}: not an image that can be read", image=image) from error

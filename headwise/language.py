@@ -153,8 +153,18 @@ def unpacked(value: Any) -> Any:
     return [unpacked(each) for each in value] if isinstance(value, list) else value
 
 
+class Told(Exception):  # noqa: N818 (a base class)
+    """An exception that is told by a sentence: Told("{path} is damaged", path=path). Its text is English.
+
+    Without values the text is taken as it is.
+    """
+
+    def __init__(self, *args: object, **values: object) -> None:
+        super().__init__(*((Sentence(str(args[0])).format(**values), *args[1:]) if values else args))
+
+
 def sentence_of(error: BaseException) -> str:
-    """Return the message of an exception; one that was made with a `Sentence` keeps it."""
+    """Return the message of an exception: a `Sentence` if it was made with one, or with a template."""
     return error.args[0] if error.args and isinstance(error.args[0], Sentence) else str(error)
 
 

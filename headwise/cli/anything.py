@@ -38,9 +38,7 @@ def view_texts(
     if reads != "texts":
         way = "--image FILE" if reads == "images" else "with headwise.watch(model) in Python: docs/watch.md"
         raise ArgumentError(
-            Sentence("--model {model}: it reads {reads}, not texts. Show it {way}").format(
-                model=model, reads=reads, way=way
-            )
+            "--model {model}: it reads {reads}, not texts. Show it {way}", model=model, reads=reads, way=way
         )
     pretrained = load_pretrained(name, generates=writes_apart(name))
     tell_missing(pretrained)
@@ -86,9 +84,7 @@ def view_images(
         if not path.is_file():
             received = Sentence("a folder" if path.is_dir() else "no such file")
             raise FileError(
-                Sentence("--image {path}: expected an image file. Received: {received}").format(
-                    path=path, received=received
-                )
+                "--image {path}: expected an image file. Received: {received}", path=path, received=received
             )
     pictured = load_pictured(located(model))
     tell_missing(pictured)

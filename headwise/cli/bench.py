@@ -124,9 +124,7 @@ def _mask(given: str, length: int) -> Mask | None:
     if name == "documents":
         if not numbers[0]:
             raise ArgumentError(
-                Sentence("--mask: expected documents of one token or more. Received: --mask={given!r}").format(
-                    given=given
-                )
+                "--mask: expected documents of one token or more. Received: --mask={given!r}", given=given
             )
         return masks.documents(torch.arange(length) // numbers[0])
     made: Mask = getattr(masks, name)(*([length] if name == "big_bird" else numbers))

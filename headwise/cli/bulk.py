@@ -13,7 +13,7 @@ from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT
 from headwise.errors import ArgumentError
 from headwise.extras import need
-from headwise.language import Sentence, echo, said
+from headwise.language import echo, said
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _INTERRUPTED = 130
@@ -52,7 +52,7 @@ def check_ray(engine: str, **given: Any) -> None:
     """Raise ArgumentError if `workers` or `address` is given without --engine ray, or if Ray is not installed."""
     for name, flag in _OF_RAY.items():
         if given[name] is not None and engine != "ray":
-            raise ArgumentError(Sentence("{flag}: only Ray uses it. Add --engine ray").format(flag=flag))
+            raise ArgumentError("{flag}: only Ray uses it. Add --engine ray", flag=flag)
     if engine == "ray":
         need("--engine ray", "ray")
 

@@ -10,7 +10,7 @@ import click
 from headwise.cli.output import STDOUT, json_option, print_report, progress_bar, write_json
 from headwise.cli.shared import shared
 from headwise.doctor.targets.places import place_of
-from headwise.language import Sentence, echo, said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,17 +53,17 @@ def compare(
 
     if not is_peer(second) and ":" not in second and not second.endswith(".py"):
         raise ArgumentError(
-            Sentence("OTHER: expected FILE.PY:CLASS or one of {names}. Received: OTHER={second!r}").format(
-                names=", ".join(NAMES), second=second
-            )
+            "OTHER: expected FILE.PY:CLASS or one of {names}. Received: OTHER={second!r}",
+            names=", ".join(NAMES),
+            second=second,
         )
     if is_peer(second) and (settings_other or stated_other):
         option = "--set-other" if settings_other else "--spec-other"
         raise ArgumentError(
-            Sentence(
-                "{option}: OTHER must be a FILE.PY:CLASS, because {second} is built in the size of the first module. "
-                "Received: OTHER={second!r}. Leave {option} out"
-            ).format(option=option, second=second)
+            "{option}: OTHER must be a FILE.PY:CLASS, because {second} is built in the size of the first module. "
+            "Received: OTHER={second!r}. Leave {option} out",
+            option=option,
+            second=second,
         )
 
     import headwise

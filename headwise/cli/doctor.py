@@ -101,9 +101,9 @@ def doctor(
     _check(targets, settings, model, texts, base, stated, isolate, memory)
     if json_path == sarif_path and json_path is not None:
         raise ArgumentError(
-            Sentence(
-                "--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}"
-            ).format(json_path=json_path, sarif_path=sarif_path)
+            "--json and --sarif must be different files. Received: --json={json_path}, --sarif={sarif_path}",
+            json_path=json_path,
+            sarif_path=sarif_path,
         )
 
     # Standard output holds the report or the JSON, so whatever the examined code prints goes to standard error.
@@ -169,10 +169,8 @@ def _check(
         for option, given in (("--set", settings), ("--model", model), ("--input", texts), ("--spec", stated)):
             if given:
                 raise ArgumentError(
-                    Sentence(
-                        "{option}: expected FILE.PY:CLASS or --model. Received: --changed, which examines whatever "
-                        "changed"
-                    ).format(option=option)
+                    "{option}: expected FILE.PY:CLASS or --model. Received: --changed, which examines whatever changed",
+                    option=option,
                 )
     elif bool(targets) == (model is not None):
         received = Sentence("both" if targets else "neither")
@@ -184,9 +182,7 @@ def _check(
         )
     elif len(targets) > 1:
         raise ArgumentError(
-            Sentence("expected one class. Received: {targets}. --changed takes several files").format(
-                targets=", ".join(targets)
-            )
+            "expected one class. Received: {targets}. --changed takes several files", targets=", ".join(targets)
         )
     if targets and base is None:
         place_of(targets[0])  # before torch is imported
@@ -303,9 +299,7 @@ def _load(name: str, texts: Sequence[str]) -> tuple[Any, Callable[[], object]]:
         return _load_pretrained(name, texts or _TEXTS)
     if texts:
         raise ArgumentError(
-            Sentence("--input: expected a model of Hugging Face, which reads texts. Received: --model={name}").format(
-                name=name
-            )
+            "--input: expected a model of Hugging Face, which reads texts. Received: --model={name}", name=name
         )
     return _load_made(name) if made else _load_saved(Path(name))
 
@@ -315,9 +309,7 @@ def _load_saved(path: Path) -> tuple[Any, Callable[[], object]]:
     from headwise.doctor.targets.keras_backend import begin_backend_of_saved
 
     if not path.is_file():
-        raise ArgumentError(
-            Sentence("--model: expected a file that model.save wrote. Received: no such file: {path}").format(path=path)
-        )
+        raise ArgumentError("--model: expected a file that model.save wrote. Received: no such file: {path}", path=path)
     echo(said("headwise: loading {path} (this executes the code of classes of your own)", path=path), err=True)
     begin_backend_of_saved(path)
     from headwise.keras.example_inputs import example_inputs
@@ -346,15 +338,13 @@ def _load_made(name: str) -> tuple[Any, Callable[[], object]]:
     model, *given = made if isinstance(made, tuple) and made else (made,)
     if not isinstance(model, nn.Module) and find_framework(model) is None:
         raise ArgumentError(
-            Sentence("--model: {target} must return a model, or a model and its inputs. Received: a {name}").format(
-                target=target, name=type(made).__name__
-            )
+            "--model: {target} must return a model, or a model and its inputs. Received: a {name}",
+            target=target,
+            name=type(made).__name__,
         )
     if not given and find_framework(model) is None:
         raise ArgumentError(
-            Sentence("--model: {target} must return a torch model together with its inputs: (model, x)").format(
-                target=target
-            )
+            "--model: {target} must return a torch model together with its inputs: (model, x)", target=target
         )
     if not given:
         from headwise.keras.example_inputs import example_inputs

@@ -78,10 +78,10 @@ def embed(
     if prompt_name is not None and prompt_name not in encoder.prompts:
         known = ", ".join(map(repr, encoder.prompts)) or "none"
         raise ArgumentError(
-            Sentence(
-                "--prompt-name: expected a prompt of the checkpoint ({known}). Received: {prompt_name!r}. Pass its "
-                'text instead, such as --prompt "query: "'
-            ).format(known=known, prompt_name=prompt_name)
+            "--prompt-name: expected a prompt of the checkpoint ({known}). Received: {prompt_name!r}. Pass its "
+            'text instead, such as --prompt "query: "',
+            known=known,
+            prompt_name=prompt_name,
         )
     if not encoder.settings.stated:
         echo(said("note: {folder} has no modules.json: the vectors are means over all tokens", folder=folder), err=True)

@@ -27,9 +27,7 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
     beside those of trivial baselines and, for a classifier, its confusion table.
     """
     if json_path is not None and os.path.realpath(json_path) == os.path.realpath(data):
-        raise ArgumentError(
-            Sentence("--json {path}: this is the input file DATA. Choose another file").format(path=json_path)
-        )
+        raise ArgumentError("--json {path}: this is the input file DATA. Choose another file", path=json_path)
     check_there(run, data)
 
     import headwise

@@ -137,7 +137,7 @@ def _check_readable(path: Path) -> None:
         path.open("rb").close()
     except OSError as error:
         raise FileError(
-            Sentence("--examples {path}: {reason}. Expected a readable file").format(path=path, reason=reason(error))
+            "--examples {path}: {reason}. Expected a readable file", path=path, reason=reason(error)
         ) from error
 
 

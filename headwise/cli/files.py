@@ -18,7 +18,7 @@ import click
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError, shortened
 from headwise.files import check_there, name_kind, replacing, similar_path
-from headwise.language import Sentence, echo, join, said
+from headwise.language import echo, join, said
 from headwise.tasks.rows.chunks import opened
 from headwise.tasks.rows.encodings import decode, recode
 
@@ -56,9 +56,7 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
     for each in found:
         if not each.text.strip():
             raise ArgumentError(
-                Sentence("{name} is empty: expected at least one word. Received: {text!r}").format(
-                    name=each.name, text=each.text[:20]
-                )
+                "{name} is empty: expected at least one word. Received: {text!r}", name=each.name, text=each.text[:20]
             )
     return found
 
@@ -68,7 +66,7 @@ def _check_no_path(text: str) -> None:
     if not re.fullmatch(r"\S{1,200}\.\w+", text):
         return
     if os.path.isfile(text):
-        raise ArgumentError(Sentence("{text} is a file: expected a text, or --file {text}").format(text=text))
+        raise ArgumentError("{text} is a file: expected a text, or --file {text}", text=text)
     if similar_path(Path(text), cutoff=0.8):
         check_there(Path(text))
 
@@ -91,9 +89,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise
     except OSError as error:
         raise FileError(
-            Sentence("--file {path}: {reason}. Expected a readable UTF-8 text file").format(
-                path=path, reason=reason(error)
-            )
+            "--file {path}: {reason}. Expected a readable UTF-8 text file", path=path, reason=reason(error)
         ) from error
 
 
@@ -146,16 +142,13 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
     """
     try:
         if kind := name_kind(path):
-            raise FileError(
-                Sentence("{option} {path}: expected a file. Received: {kind}").format(
-                    option=option, path=path, kind=kind
-                )
-            )
+            raise FileError("{option} {path}: expected a file. Received: {kind}", option=option, path=path, kind=kind)
         if not path.parent.is_dir():
             raise FileError(
-                Sentence("{option} {path}: the folder {parent} does not exist. Create it first").format(
-                    option=option, path=path, parent=path.parent
-                )
+                "{option} {path}: the folder {parent} does not exist. Create it first",
+                option=option,
+                path=path,
+                parent=path.parent,
             )
         # Only an attempt to write also notices read-only disks and access control lists.
         if path.exists():
@@ -165,14 +158,13 @@ def check_writable(path: Path, option: str, read: Iterable[Path] = (), what: str
         raise
     except OSError as error:
         raise FileError(
-            Sentence("{option} {path}: cannot be written: {reason}. Choose another path").format(
-                option=option, path=path, reason=reason(error)
-            )
+            "{option} {path}: cannot be written: {reason}. Choose another path",
+            option=option,
+            path=path,
+            reason=reason(error),
         ) from error
     if os.path.realpath(path) in map(os.path.realpath, read):  # Path.resolve raises at a link that leads to itself
-        raise ArgumentError(
-            Sentence("{option} {path}: this is {what}. Choose another file").format(option=option, path=path, what=what)
-        )
+        raise ArgumentError("{option} {path}: this is {what}. Choose another file", option=option, path=path, what=what)
 
 
 @contextlib.contextmanager
@@ -183,9 +175,10 @@ def replaced(path: Path, option: str) -> Iterator[TextIO]:
             yield out
     except OSError as error:
         raise FileError(
-            Sentence("{option} {path}: cannot be written: {reason}. Choose another path").format(
-                option=option, path=path, reason=reason(error)
-            )
+            "{option} {path}: cannot be written: {reason}. Choose another path",
+            option=option,
+            path=path,
+            reason=reason(error),
         ) from error
 
 

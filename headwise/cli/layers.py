@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 
 LayerRange = tuple[int, int]  # first and last, both included
 
@@ -20,9 +19,7 @@ def parse_layers(given: str | None) -> list[LayerRange] | None:
         last = last if "-" in part else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
             raise ArgumentError(
-                Sentence("--layers: expected numbers and ranges such as 0,2-4. Received: --layers={given!r}").format(
-                    given=given
-                )
+                "--layers: expected numbers and ranges such as 0,2-4. Received: --layers={given!r}", given=given
             )
         ranges.append((int(first), int(last)))
     return ranges
@@ -33,8 +30,8 @@ def choose_layers(ranges: Sequence[LayerRange] | None, num_layers: int) -> list[
         return list(range(num_layers))
     if beyond := [last for _, last in ranges if last >= num_layers]:
         raise ArgumentError(
-            Sentence(
-                "--layers: expected layers from 0 to {num_layers} for this model. Received: layer {beyond}"
-            ).format(num_layers=num_layers - 1, beyond=beyond[0])
+            "--layers: expected layers from 0 to {num_layers} for this model. Received: layer {beyond}",
+            num_layers=num_layers - 1,
+            beyond=beyond[0],
         )
     return sorted({layer for first, last in ranges for layer in range(first, last + 1)})

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from headwise.cli.files import NamedText, read_texts
 from headwise.cli.layers import LayerRange, choose_layers
 from headwise.errors import ArgumentError, CheckpointError
-from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +32,9 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
     first, *more = read_texts(texts, files)
     if more:
         raise ArgumentError(
-            Sentence(
-                "--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
-                "Received: {value} texts. Give one"
-            ).format(value=1 + len(more))
+            "--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
+            "Received: {value} texts. Give one",
+            value=1 + len(more),
         )
     return first
 
@@ -82,10 +80,9 @@ def live_causal(model: str, prompt: NamedText, ranges: Sequence[LayerRange] | No
     loaded = load_pretrained(name, generates=True)
     if loaded.writes_apart:
         raise CheckpointError(
-            Sentence(
-                "{name} reads one sequence and writes another: --serve takes a causal language model. Record it with "
-                "headwise watch --generate N, then show the file: headwise view run.hw --serve"
-            ).format(name=name)
+            "{name} reads one sequence and writes another: --serve takes a causal language model. Record it with "
+            "headwise watch --generate N, then show the file: headwise view run.hw --serve",
+            name=name,
         )
 
     def run(ids: Tensor) -> Tensor | None:

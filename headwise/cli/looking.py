@@ -33,22 +33,16 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
         check_first("".join(texts[:1]), texts[1:])
         if len(texts) > 1 and _is_folder(texts[0]):
             raise ArgumentError(
-                Sentence(
-                    "{texts} is a folder without a config.yaml. Expected texts, or a run folder that headwise train "
-                    "wrote"
-                ).format(texts=texts[0])
+                "{texts} is a folder without a config.yaml. Expected texts, or a run folder that headwise train wrote",
+                texts=texts[0],
             )
         return None
     run = Path(texts[0])
     if model is not None:
-        raise ArgumentError(
-            Sentence("{run} is a run folder, which contains its own model. Leave --model out").format(run=run)
-        )
+        raise ArgumentError("{run} is a run folder, which contains its own model. Leave --model out", run=run)
     if any(is_run(text) for text in texts[1:]):
         raise ArgumentError(
-            Sentence("{run} is a run folder: expected its inputs after it. Received: another run folder").format(
-                run=run
-            )
+            "{run} is a run folder: expected its inputs after it. Received: another run folder", run=run
         )
     return run
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 
 
 def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[str, list[int]]:
@@ -19,13 +18,12 @@ def parse_mask(given: str, forms: Sequence[str], *, where: str = "") -> tuple[st
     wanted = form.partition(":")[2].count(",") + 1 if ":" in form else 0
     if not form or not (re.fullmatch(r"\d+(,\d+)*", numbers) if wanted else given == name):
         raise ArgumentError(
-            Sentence("--mask: {where}expected one of {forms}. Received: --mask={given!r}").format(
-                where=where, forms=", ".join(forms), given=given
-            )
+            "--mask: {where}expected one of {forms}. Received: --mask={given!r}",
+            where=where,
+            forms=", ".join(forms),
+            given=given,
         )
     values = [int(each) for each in numbers.split(",")] if wanted else []
     if len(values) != wanted:
-        raise ArgumentError(
-            Sentence("--mask: expected {form}. Received: --mask={given!r}").format(form=form, given=given)
-        )
+        raise ArgumentError("--mask: expected {form}. Received: --mask={given!r}", form=form, given=given)
     return name, values

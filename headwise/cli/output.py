@@ -15,7 +15,7 @@ import click
 
 from headwise.cli.files import check_writable, replaced
 from headwise.errors import ArgumentError
-from headwise.language import Sentence, echo, said
+from headwise.language import echo, said
 from headwise.tables import make_console
 
 if TYPE_CHECKING:
@@ -47,12 +47,10 @@ json_option = file_option("--json", "Write JSON; - is standard output.")
 def check_served(out: Path | None, port: int | None, *, serve: bool) -> None:
     """Raise ArgumentError for --out together with --serve, or for --port without --serve."""
     if serve and out is not None:
-        raise ArgumentError(Sentence("--out {out}: --serve writes no page. Leave --out or --serve out").format(out=out))
+        raise ArgumentError("--out {out}: --serve writes no page. Leave --out or --serve out", out=out)
     if port is not None and not serve:
         raise ArgumentError(
-            Sentence("--port {port}: only --serve listens on a port. Add --serve, or leave --port out").format(
-                port=port
-            )
+            "--port {port}: only --serve listens on a port. Add --serve, or leave --port out", port=port
         )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from headwise.cli.files import check_writable, finish_page
 from headwise.errors import ArgumentError
 from headwise.files import check_page, check_there
-from headwise.language import Sentence
 
 PAGE = Path("patching.html")
 
@@ -32,9 +31,9 @@ def patching_among(texts: Sequence[str], others: dict[str, Any]) -> Path | None:
     ]
     if found is not None and beside:
         raise ArgumentError(
-            Sentence(
-                "{found} is a file of patching: expected only --out and --open beside it. Received: {other}"
-            ).format(found=found, other=beside[0])
+            "{found} is a file of patching: expected only --out and --open beside it. Received: {other}",
+            found=found,
+            other=beside[0],
         )
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 
 
 def parse_place(given: str) -> int | str:
@@ -20,9 +19,9 @@ def parse_places(given: str, option: str) -> slice | list[int | str]:
     parts = [part.strip() for part in given.split(",")]
     if not all(parts):
         raise ArgumentError(
-            Sentence(
-                "{option}: expected a range such as 0:20, or positions or tokens such as 3,5,9 or it,animal. "
-                "Received: {option}={given!r}"
-            ).format(option=option, given=given)
+            "{option}: expected a range such as 0:20, or positions or tokens such as 3,5,9 or it,animal. "
+            "Received: {option}={given!r}",
+            option=option,
+            given=given,
         )
     return [parse_place(part) for part in parts]

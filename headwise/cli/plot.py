@@ -16,7 +16,7 @@ from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
 from headwise.extras import need
 from headwise.files import check_there
-from headwise.language import Sentence, echo, said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.records import Seen
@@ -78,9 +78,10 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
             raise ArgumentError(
-                Sentence("--{option}: only --kind {listed} has it. Received: --kind={kind}").format(
-                    option=name.replace("_", "-"), listed=_listed(_ONLY[name]), kind=kind
-                )
+                "--{option}: only --kind {listed} has it. Received: --kind={kind}",
+                option=name.replace("_", "-"),
+                listed=_listed(_ONLY[name]),
+                kind=kind,
             )
     if kind == "text" and ("row" in given) == ("col" in given):
         raise ArgumentError("--kind text: expected exactly one of --row (a query) and --col (a key)")
@@ -96,9 +97,7 @@ def plot(path: Path, kind: str, layers: str | None, call: int | None, out: Path,
     ranges = parse_layers(given.pop("layers", None))
     if out.suffix.lower() not in SUFFIXES:
         raise ArgumentError(
-            Sentence("--out {out}: expected a file name that ends in {suffixes}").format(
-                out=out, suffixes=", ".join(SUFFIXES)
-            )
+            "--out {out}: expected a file name that ends in {suffixes}", out=out, suffixes=", ".join(SUFFIXES)
         )
     check_writable(out, "--out", [path], "the input file RECORDS")
     check_there(path)
@@ -142,17 +141,15 @@ def _listed(kinds: Sequence[str]) -> str:
 
 def _parse_head(given: str) -> int | str:
     if given != "mean" and not given.isdecimal():
-        raise ArgumentError(
-            Sentence('--head: expected a number, or "mean". Received: --head={given!r}').format(given=given)
-        )
+        raise ArgumentError('--head: expected a number, or "mean". Received: --head={given!r}', given=given)
     return given if given == "mean" else int(given)
 
 
 def _choose_layer(seen: Seen, given: str | None) -> int | str | None:
     if given is None and len(seen.layers) > 1:
         raise ArgumentError(
-            Sentence("--layer: the file has {count} layers. Add --layer with a number, 0 … {last}, or a name").format(
-                count=len(seen.layers), last=len(seen.layers) - 1
-            )
+            "--layer: the file has {count} layers. Add --layer with a number, 0 … {last}, or a name",
+            count=len(seen.layers),
+            last=len(seen.layers) - 1,
         )
     return int(given) if given is not None and given.isdecimal() else given

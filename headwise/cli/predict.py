@@ -87,9 +87,7 @@ def predict(
         task = tasks.load(run)
     if context is not None and not task.reads_pairs:
         raise ArgumentError(
-            Sentence("--context: expected a task that reads two texts. Received: {run}, a run of {name}").format(
-                run=run, name=task.name
-            )
+            "--context: expected a task that reads two texts. Received: {run}, a run of {name}", run=run, name=task.name
         )
     if file is not None and out is not None:
         from headwise.tasks.bulk.streaming import why_whole
@@ -154,9 +152,7 @@ def _check_bulk(bulk: dict[str, Any], engine: Engine, file: Path | None, out: Pa
     """Check that options for chunks come with --file and --out, and options for Ray with --engine ray."""
     for name, flag in _BULK.items():
         if bulk[name] is not None and (file is None or out is None):
-            raise ArgumentError(
-                Sentence("{flag}: only predictions from file to file use it. Add --file and --out").format(flag=flag)
-            )
+            raise ArgumentError("{flag}: only predictions from file to file use it. Add --file and --out", flag=flag)
     check_ray(engine, workers=bulk["workers"], address=bulk["address"])
     if engine == "ray" and (file is None or out is None):
         raise ArgumentError("--engine ray: expected a file to read and a file to write. Add --file and --out")
@@ -168,9 +164,7 @@ def _check_whole(file: Path, why: str, engine: Engine, bulk: dict[str, Any]) -> 
         if engine == "ray" or bulk[name] is not None:
             option = "--engine ray" if engine == "ray" else flag
             raise ArgumentError(
-                Sentence("{option}: this file is not read in chunks, because {why}. Leave it out").format(
-                    option=option, why=why
-                )
+                "{option}: this file is not read in chunks, because {why}. Leave it out", option=option, why=why
             )
     if file.is_file() and file.stat().st_size > _MUCH:
         echo(
@@ -191,7 +185,7 @@ def _lines(inputs: Sequence[str]) -> list[str]:
         if text == STDIN:
             found += [line for line in read_stdin().splitlines() if line.strip()]
         elif not text.strip():
-            raise ArgumentError(Sentence("INPUT is empty: expected a text. Received: INPUT={text!r}").format(text=text))
+            raise ArgumentError("INPUT is empty: expected a text. Received: INPUT={text!r}", text=text)
         else:
             found.append(text)
     if inputs and not found:
@@ -210,17 +204,18 @@ def _asked(task: Task[Any], lines: Sequence[str], context: str | None) -> Any:
     between = f" {SEPARATOR} "
     if single := [line for line in lines if between not in line]:
         raise ArgumentError(
-            Sentence('expected "first{between}second" as INPUT, or --context SECOND. Received: {single}').format(
-                between=between, single=brief(single[0])
-            )
+            'expected "first{between}second" as INPUT, or --context SECOND. Received: {single}',
+            between=between,
+            single=brief(single[0]),
         )
     pairs = [tuple(line.split(between)) for line in lines]
     if several := next((pair for pair in pairs if len(pair) > 2), None):
         raise ArgumentError(
-            Sentence(
-                'expected two texts with one "{separator}" between them. Received: {count} texts, '
-                "{several}. A text that holds it can be passed in a table, with --file"
-            ).format(separator=SEPARATOR, count=len(several), several=brief(between.join(several)))
+            'expected two texts with one "{separator}" between them. Received: {count} texts, '
+            "{several}. A text that holds it can be passed in a table, with --file",
+            separator=SEPARATOR,
+            count=len(several),
+            several=brief(between.join(several)),
         )
     return pairs
 

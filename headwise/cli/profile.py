@@ -81,7 +81,7 @@ def profile(
     check_writable(out, "--out", [path] if path else [])
     check_tensors(out)
     if out.suffix != ".hw":  # headwise view knows a file by it
-        raise ArgumentError(Sentence("--out: expected a name that ends in .hw. Received: {out}").format(out=out))
+        raise ArgumentError("--out: expected a name that ends in .hw. Received: {out}", out=out)
     next(iter(corpus), None)  # a wrong name is reported before the model is loaded
 
     from headwise.profiles import profile as collect
@@ -97,9 +97,10 @@ def profile(
     longest = pretrained.max_length
     if length is not None and longest is not None and length > longest:
         raise ArgumentError(
-            Sentence("--length: {name} reads {longest} tokens at most. Received: --length {length}").format(
-                name=pretrained.name, longest=longest, length=length
-            )
+            "--length: {name} reads {longest} tokens at most. Received: --length {length}",
+            name=pretrained.name,
+            longest=longest,
+            length=length,
         )
     meter = _Meter(partial(out) if partial(out).exists() else None)
     found = collect(
@@ -137,9 +138,7 @@ def _corpus(path: Path | None, dataset: str | None, column: str, lines: bool) ->
 
     if (path is None) == (dataset is None):
         received = Sentence("neither" if path is None else "both")
-        raise ArgumentError(
-            Sentence("expected a corpus: --file PATH or --dataset NAME. Received: {received}").format(received=received)
-        )
+        raise ArgumentError("expected a corpus: --file PATH or --dataset NAME. Received: {received}", received=received)
     if path is not None:
         return of_file(path, column, lines=lines)
     if lines:

@@ -32,9 +32,7 @@ def profile_among(texts: Sequence[str], files: Sequence[Path]) -> Path | None:
     if found is not None and (len(texts) > 1 or files):
         other = next((text for text in texts if Path(text) != found), None) or (str(files[0]) if files else texts[1])
         raise ArgumentError(
-            Sentence("{found} is a profile: expected nothing beside it. Received: {other}").format(
-                found=found, other=brief(other)
-            )
+            "{found} is a profile: expected nothing beside it. Received: {other}", found=found, other=brief(other)
         )
     return found
 
@@ -56,14 +54,10 @@ def view_profile(
         FileError: the profile is damaged, or the page cannot be written.
     """
     if layers is not None:
-        raise ArgumentError(
-            Sentence("{path} is a profile, whose page chooses layers itself. Leave --layers out").format(path=path)
-        )
+        raise ArgumentError("{path} is a profile, whose page chooses layers itself. Leave --layers out", path=path)
     if model is not None and not serve:
         raise ArgumentError(
-            Sentence(
-                "{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out"
-            ).format(path=path)
+            "{path} is a profile: only --serve reads its texts again. Add --serve, or leave --model out", path=path
         )
     check_served(out, port, serve=serve)
     from headwise.profiles import load

@@ -13,7 +13,7 @@ from headwise.cli.later import Later, later
 from headwise.cli.shared import PATH, language
 from headwise.errors import ArgumentError, FileError
 from headwise.extras import need
-from headwise.language import Sentence, echo
+from headwise.language import echo
 from headwise.server.protocols import grpc_protocols
 from headwise.server.settings import Backend, Precision, Settings
 
@@ -168,20 +168,15 @@ def named(models: Sequence[str]) -> dict[str, Path]:
             folder = default_model()
         if not folder.exists():
             raise FileError(
-                Sentence("{folder}: the folder does not exist. Expected a run folder, an export, or a BERT").format(
-                    folder=folder
-                )
+                "{folder}: the folder does not exist. Expected a run folder, an export, or a BERT", folder=folder
             )
         if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
             raise ArgumentError(
-                Sentence(
-                    "a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before "
-                    "the folder"
-                ).format(given=given)
+                "a model's name must consist of letters, digits and . _ -. Received: {given!r}. Put NAME= before "
+                "the folder",
+                given=given,
             )
         if name in found:
-            raise ArgumentError(
-                Sentence("two models have the name {name!r}. Put NAME= before one of the folders").format(name=name)
-            )
+            raise ArgumentError("two models have the name {name!r}. Put NAME= before one of the folders", name=name)
         found[name] = folder
     return found

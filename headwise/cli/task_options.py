@@ -94,37 +94,38 @@ def read_config(path: Path, word: str, options: type[TrainOptions]) -> dict[str,
         content = parsed(yaml.safe_load, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(
-            Sentence("--config {path}: {reason}. Expected a YAML file of options").format(
-                path=path, reason=reason(error)
-            )
+            "--config {path}: {reason}. Expected a YAML file of options", path=path, reason=reason(error)
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise FileError(
-            Sentence("--config {path}: not YAML: {reason}").format(path=path, reason=" ".join(str(error).split()))
+            "--config {path}: not YAML: {reason}", path=path, reason=" ".join(str(error).split())
         ) from error
     content = {} if content is None else content
     if isinstance(content, dict) and isinstance(content.get("options"), dict) and "task" in content:
         if content["task"] != word:
             raise ArgumentError(
-                Sentence("--config {path}: expected the options of {word}. Received: task={content!r}").format(
-                    path=path, word=word, content=content["task"]
-                )
+                "--config {path}: expected the options of {word}. Received: task={content!r}",
+                path=path,
+                word=word,
+                content=content["task"],
             )
         content = content["options"]
     if not isinstance(content, dict):
         raise FileError(
-            Sentence("--config {path}: expected lines such as epochs: 3. Received: {name}").format(
-                path=path, name=type(content).__name__
-            )
+            "--config {path}: expected lines such as epochs: 3. Received: {name}",
+            path=path,
+            name=type(content).__name__,
         )
     content = renamed(content)
     known = [field.name for part in in_order(options) for field in part]
     for name in content:
         if name not in known:
             raise ArgumentError(
-                Sentence("--config {path}: unknown option {name!r}{near} Expected one of: {known}").format(
-                    path=path, name=name, near=near(str(name), known), known=", ".join(known)
-                )
+                "--config {path}: unknown option {name!r}{near} Expected one of: {known}",
+                path=path,
+                name=name,
+                near=near(str(name), known),
+                known=", ".join(known),
             )
     kinds = get_type_hints(options)
     return {name: _convert(value, _without_none(kinds[name])) for name, value in content.items() if value is not None}

@@ -177,15 +177,13 @@ def _records(texts: Sequence[str], files: Sequence[Path], model: str | None) -> 
     others = [*(text for text in texts if not is_records(text)), *map(str, files)]
     if others:
         raise ArgumentError(
-            Sentence("{records} is a file of records: expected no texts in addition. Received: {others}").format(
-                records=records[0], others=brief(others[0])
-            )
+            "{records} is a file of records: expected no texts in addition. Received: {others}",
+            records=records[0],
+            others=brief(others[0]),
         )
     if model is not None:
         raise ArgumentError(
-            Sentence("{records} is a file of records, which needs no model. Leave --model out").format(
-                records=records[0]
-            )
+            "{records} is a file of records, which needs no model. Leave --model out", records=records[0]
         )
     files_of: dict[str, list[Path]] = {}
     for path in records:
@@ -206,9 +204,7 @@ def _check_images(texts: Sequence[str], files: Sequence[Path], model: str | None
     if model is None:
         raise ArgumentError("--image: expected a --model that reads images, such as google/vit-base-patch16-224")
     if others := [*texts, *map(str, files)]:
-        raise ArgumentError(
-            Sentence("--image: expected images alone. Received: {others}").format(others=brief(others[0]))
-        )
+        raise ArgumentError("--image: expected images alone. Received: {others}", others=brief(others[0]))
 
 
 def _load(paths: Sequence[Path], ranges: Sequence[LayerRange] | None) -> _Found:

@@ -82,9 +82,7 @@ def watch(
         for option, value in (("--out", given), ("--values", values), ("--generate", generate)):
             if value:
                 raise ArgumentError(
-                    Sentence("--statistics-only writes no file and keeps no vectors: leave out {option}").format(
-                        option=option
-                    )
+                    "--statistics-only writes no file and keeps no vectors: leave out {option}", option=option
                 )
         if lines and (texts or not files):
             raise ArgumentError(
@@ -94,9 +92,7 @@ def watch(
         _print_statistics(model, documents, ranges, patterns, max_length, dtype, chunk or 512)
         return
     if lines or chunk:
-        raise ArgumentError(
-            Sentence("{option}: only with --statistics-only").format(option="--lines" if lines else "--chunk")
-        )
+        raise ArgumentError("{option}: only with --statistics-only", option="--lines" if lines else "--chunk")
     check_writable(out, "--out", files, "an input file")
     check_tensors(out)
     named = read_texts(texts, files)
@@ -183,18 +179,18 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
     longest = pretrained.max_length
     if max_length is not None and longest is not None and max_length > longest:
         raise ArgumentError(
-            Sentence(
-                "--max-length: expected at most {longest}, the model's limit. Received: --max-length={max_length}"
-            ).format(longest=longest, max_length=max_length)
+            "--max-length: expected at most {longest}, the model's limit. Received: --max-length={max_length}",
+            longest=longest,
+            max_length=max_length,
         )
     limit = max_length if longest is None else min(max_length or longest, longest)
     if limit is not None and longest is not None and generate and not pretrained.writes_apart:
         limit = min(limit, longest - generate)
         if limit < 1:
             raise ArgumentError(
-                Sentence(
-                    "--generate: expected less than {longest}, the model's limit. Received: --generate={generate}"
-                ).format(longest=longest, generate=generate)
+                "--generate: expected less than {longest}, the model's limit. Received: --generate={generate}",
+                longest=longest,
+                generate=generate,
             )
     encoded = []
     for each in named:
@@ -203,9 +199,9 @@ def _encode(pretrained: Pretrained, named: Sequence[NamedText], max_length: int 
             tell_cut(each, tokens)
         if not tokens.ids:
             raise ArgumentError(
-                Sentence("{name}: the tokenizer of {model} returns no tokens for this text").format(
-                    name=each.name, model=pretrained.name
-                )
+                "{name}: the tokenizer of {model} returns no tokens for this text",
+                name=each.name,
+                model=pretrained.name,
             )
         encoded.append(tokens)
     return encoded
@@ -246,17 +242,14 @@ def _check(seen: Seen) -> None:
         if note.startswith("only=") and not unseen:
             wanted, _, message = note.removeprefix("only=").partition(": ")
             raise ArgumentError(
-                Sentence("--{option}: {message}").format(
-                    option="layers" if wanted.isdecimal() else "only", message=message
-                )
+                "--{option}: {message}", option="layers" if wanted.isdecimal() else "only", message=message
             )
     if not seen:
         was = Sentence("{site} was {status}: {how}")
         why = [was.format(site=each.name, status=Sentence(each.status), how=each.how) for each in unseen[:1]]
         raise RecordError(
-            Sentence("no attention was recorded, so no file was written: {reasons}").format(
-                reasons=join(why or seen.coverage().notes, ". ")
-            )
+            "no attention was recorded, so no file was written: {reasons}",
+            reasons=join(why or seen.coverage().notes, ". "),
         )
 
 

@@ -12,7 +12,7 @@ from headwise.cli.files import check_writable, size
 from headwise.cli.masks import parse_mask
 from headwise.cli.shared import PATH, shared
 from headwise.errors import ArgumentError
-from headwise.language import Sentence, echo, said
+from headwise.language import echo, said
 
 if TYPE_CHECKING:
     from headwise.masks import Mask
@@ -89,44 +89,38 @@ def worksheet(
     asked = {name: given.pop(name) for name in _OF_RECORDS if name in given}
     if records is None and asked:
         raise ArgumentError(
-            Sentence("--{option}: only a weight of RECORDS has this option. Received: no RECORDS").format(
-                option=min(asked)
-            )
+            "--{option}: only a weight of RECORDS has this option. Received: no RECORDS", option=min(asked)
         )
     if records is not None:
         typed = [name for name in ("kind", "tokens") if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
         for name in [*typed, *given]:
             raise ArgumentError(
-                Sentence("--{option}: only made-up numbers have this option. Received: RECORDS={records}").format(
-                    option=name.replace("_", "-"), records=records
-                )
+                "--{option}: only made-up numbers have this option. Received: RECORDS={records}",
+                option=name.replace("_", "-"),
+                records=records,
             )
         for name in ("row", "col"):
             if name not in asked:
                 raise ArgumentError(
-                    Sentence("--{name}: expected a token or a position of RECORDS. Received: no --{name}").format(
-                        name=name
-                    )
+                    "--{name}: expected a token or a position of RECORDS. Received: no --{name}", name=name
                 )
     for name in given:
         if kind not in _ONLY.get(name, KINDS):
             raise ArgumentError(
-                Sentence("--{option}: only --kind {only} has this option. Received: --kind={kind}").format(
-                    option=name.replace("_", "-"), only=_ONLY[name][0], kind=kind
-                )
+                "--{option}: only --kind {only} has this option. Received: --kind={kind}",
+                option=name.replace("_", "-"),
+                only=_ONLY[name][0],
+                kind=kind,
             )
     if "model" in given and (extra := given.keys() - {"model", "mask"}):
         raise ArgumentError(
-            Sentence("--{option}: only made-up numbers have this option. Leave it or --model out").format(
-                option=min(extra).replace("_", "-")
-            )
+            "--{option}: only made-up numbers have this option. Leave it or --model out",
+            option=min(extra).replace("_", "-"),
         )
     if out is not None:
         if out.suffix.lower() not in SUFFIXES:
             raise ArgumentError(
-                Sentence("--out {out}: expected a file name that ends in {suffixes}").format(
-                    out=out, suffixes=", ".join(SUFFIXES)
-                )
+                "--out {out}: expected a file name that ends in {suffixes}", out=out, suffixes=", ".join(SUFFIXES)
             )
         check_writable(out, "--out")
         if out.suffix.lower() == ".xlsx":

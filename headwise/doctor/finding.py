@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headwise.language import Sentence
+from headwise.language import Sentence, Told
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -138,7 +138,7 @@ def _read_where(written: Mapping[str, Any]) -> Where | None:
     return None if written["where"] is None else Where(**written["where"])
 
 
-class NotChecked(Exception):  # noqa: N818 (an answer, not an error)
+class NotChecked(Told):
     """A check cannot be made on this module; the message says why."""
 
 

@@ -88,9 +88,9 @@ class Answer(Task[AnswerOptions]):
     def learn(cls, data: Data, options: AnswerOptions) -> Answer:
         if not any(data.columns["answers"]):
             raise ArgumentError(
-                Sentence("{name}: expected questions with answers. Received: no answers in {count} rows").format(
-                    name=data.name, count=len(data)
-                )
+                "{name}: expected questions with answers. Received: no answers in {count} rows",
+                name=data.name,
+                count=len(data),
             )
         contexts = list(dict.fromkeys(data.columns["context"]))
         encoder, subwords = encoders.make([*data.columns["question"], *contexts], options)
@@ -340,17 +340,15 @@ def _pair(given: Any) -> tuple[str, str]:
     parts = given.split(SEPARATOR, 1) if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise ArgumentError(
-            Sentence('expected "question {separator} context", or the two as a pair. Received: {given}').format(
-                separator=SEPARATOR, given=brief(given)
-            )
+            'expected "question {separator} context", or the two as a pair. Received: {given}',
+            separator=SEPARATOR,
+            given=brief(given),
         )
     question, context = parts
     if isinstance(given, str):
         question, context = question.strip(), context.strip()
     if not question.strip() or not context.strip():
-        raise ArgumentError(
-            Sentence("expected a non-empty question and context. Received: {given}").format(given=brief(given))
-        )
+        raise ArgumentError("expected a non-empty question and context. Received: {given}", given=brief(given))
     return question, context
 
 

@@ -296,9 +296,10 @@ class Classify(Task[ClassifyOptions]):
         if wrong := [pair for pair in pairs if len(pair) != len(names)]:
             expected = "a text" if len(names) == 1 else "two texts"
             raise ArgumentError(
-                Sentence("expected {expected} for each input. Received: {count}: {wrong}").format(
-                    expected=expected, count=len(wrong[0]), wrong=brief(wrong[0])
-                )
+                "expected {expected} for each input. Received: {count}: {wrong}",
+                expected=expected,
+                count=len(wrong[0]),
+                wrong=brief(wrong[0]),
             )
         columns = {name: [pair[i] for pair in pairs] for i, name in enumerate(names)}
         for texts in columns.values():
@@ -322,17 +323,21 @@ def _labels(data: Data, options: ClassifyOptions) -> dict[str, int]:
     counts = Counter(data.columns["label"])
     if len(counts) < 2:
         raise ArgumentError(
-            Sentence(
-                "{name}: expected at least two different labels in column {label!r}. Received: only {received!r}, "
-                "in {count} rows"
-            ).format(name=data.name, label=options.label, received=next(iter(counts)), count=len(data))
+            "{name}: expected at least two different labels in column {label!r}. Received: only {received!r}, "
+            "in {count} rows",
+            name=data.name,
+            label=options.label,
+            received=next(iter(counts)),
+            count=len(data),
         )
     if len(counts) > 2 and len(counts) > len(data) / 2:
         raise ArgumentError(
-            Sentence(
-                "{name}: column {label!r} has {count} different labels in {rows} rows: most occur only once "
-                "and cannot be learned. Is it the column of labels?"
-            ).format(name=data.name, label=options.label, count=len(counts), rows=len(data))
+            "{name}: column {label!r} has {count} different labels in {rows} rows: most occur only once "
+            "and cannot be learned. Is it the column of labels?",
+            name=data.name,
+            label=options.label,
+            count=len(counts),
+            rows=len(data),
         )
     return {label: counts[label] for label in sorted(counts, key=_in_order)}
 

@@ -110,17 +110,14 @@ class Forecast(Task[ForecastOptions]):
         if not held:
             longest = max(map(len, group_rows(data).values()))
             raise ArgumentError(
-                Sentence(
-                    "{name}: expected {least} rows or more in some series, to learn from and to hold out (context "
-                    "{context} + 2 × horizon {horizon}). Received: {longest}; choose a smaller context or horizon, or "
-                    "give --validation FILE"
-                ).format(
-                    name=data.name,
-                    least=least + options.horizon,
-                    context=options.context,
-                    horizon=options.horizon,
-                    longest=longest,
-                )
+                "{name}: expected {least} rows or more in some series, to learn from and to hold out (context "
+                "{context} + 2 × horizon {horizon}). Received: {longest}; choose a smaller context or horizon, or "
+                "give --validation FILE",
+                name=data.name,
+                least=least + options.horizon,
+                context=options.context,
+                horizon=options.horizon,
+                longest=longest,
             )
         short = Sentence("{count} series too short to hold out a part, used for training as a whole")
         notes = (short.format(count=len(whole)),) if whole else ()
@@ -141,10 +138,10 @@ class Forecast(Task[ForecastOptions]):
         for place, channel in enumerate(channels):
             if all(each["constant"][place] for each in facts.values()):
                 raise ArgumentError(
-                    Sentence(
-                        "{name}: column {column!r} is constant, so there is nothing to learn. Name other columns with "
-                        "--target"
-                    ).format(name=data.name, column=channel)
+                    "{name}: column {column!r} is constant, so there is nothing to learn. Name other columns with "
+                    "--target",
+                    name=data.name,
+                    column=channel,
                 )
         if isinstance(data, SeriesData):  # other data are read as these were
             options = replace(options, time=data.time, time_format=data.time_format)
@@ -382,9 +379,10 @@ class Forecast(Task[ForecastOptions]):
         lacking = [name for name in self.channels if VALUE + name not in data.columns]
         if lacking:
             raise ArgumentError(
-                Sentence(
-                    "{name}: there is no column {column!r}, which the task was trained on. The columns are: {columns}"
-                ).format(name=data.name, column=lacking[0], columns=", ".join(map(repr, list_channels(data))))
+                "{name}: there is no column {column!r}, which the task was trained on. The columns are: {columns}",
+                name=data.name,
+                column=lacking[0],
+                columns=", ".join(map(repr, list_channels(data))),
             )
         for name, values_TC in _arrays(data, self.channels):
             facts = self.facts.get(name) or _facts(values_TC, self.season, self.options)

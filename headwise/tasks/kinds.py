@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from headwise import plugins
 from headwise.errors import ArgumentError, CheckpointError
-from headwise.language import Sentence
 from headwise.tasks.registered import BUILT_IN, DEFINED, GROUP, names
 
 if TYPE_CHECKING:
@@ -32,9 +31,7 @@ def find_class(name: str) -> type[Task[Any]]:
         kind = plugins.load(entry)
     else:
         raise ArgumentError(
-            Sentence("no task has this name: expected one of {names}. Received: {name!r}").format(
-                names=", ".join(names()), name=name
-            )
+            "no task has this name: expected one of {names}. Received: {name!r}", names=", ".join(names()), name=name
         )
     return kind
 
@@ -64,8 +61,9 @@ def load(folder: str | Path) -> Task[Any]:
     name = run.read_config(folder)["task"]
     if name not in names():
         raise CheckpointError(
-            Sentence("{folder}: expected a run of one of {names}. Received: {name!r}").format(
-                folder=folder, names=", ".join(names()), name=name
-            )
+            "{folder}: expected a run of one of {names}. Received: {name!r}",
+            folder=folder,
+            names=", ".join(names()),
+            name=name,
         )
     return run.restore(folder, find_class(name))

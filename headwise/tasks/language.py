@@ -225,7 +225,7 @@ class Language(Task[LanguageOptions]):
             right += int((logits_NV.argmax(-1) == tokens_N).sum())
             counts = counts + torch.bincount(tokens_N.cpu(), minlength=logits_NV.shape[1]).double()
         if isinstance(counts, int) or not counts.sum():
-            raise ArgumentError(Sentence("{name}: it has no token to predict").format(name=data.name))
+            raise ArgumentError("{name}: it has no token to predict", name=data.name)
         share = counts[counts > 0] / counts.sum()
         values = {"perplexity": _exp(total / float(counts.sum())), "accuracy": right / float(counts.sum())}
         unigram = {"perplexity": _exp(float(-(share * share.log()).sum())), "accuracy": float(share.max())}
@@ -361,9 +361,7 @@ class Masked(Language):
                 beyond = Sentence("The {mask} at the end of this text is beyond the {block} tokens that are read")
                 told = beyond.format(mask=MASK, block=self.block)
             raise ArgumentError(
-                Sentence("expected a text with {mask} where a token is to be found. {told}").format(
-                    mask=MASK, told=told
-                )
+                "expected a text with {mask} where a token is to be found. {told}", mask=MASK, told=told
             )
         with torch.no_grad():
             shares = self.model(ids_1S, at=at).float().softmax(-1)[:, self._words.to(ids_1S.device)]

@@ -20,7 +20,6 @@ from headwise.graphs import image_text
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
 from headwise.graphs.session import Sessions
-from headwise.language import Sentence
 from headwise.models import Bert, BertConfig
 from headwise.models.image_text import ImageText, ImageTextConfig
 from headwise.records import Seen
@@ -125,9 +124,9 @@ class Match(Task[MatchOptions]):
         texts = list(dict.fromkeys(data.columns["text"]))
         if len(texts) < 2:
             raise ArgumentError(
-                Sentence("{name}: expected at least two different texts. Received: only {text}").format(
-                    name=data.name, text=brief(texts[0], 60)
-                )
+                "{name}: expected at least two different texts. Received: only {text}",
+                name=data.name,
+                text=brief(texts[0], 60),
             )
         images = dict(zip(data.columns["name"], data.columns["pixels"], strict=True))
         gallery = Gallery.of(images, texts, options.gallery)

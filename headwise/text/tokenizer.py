@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwise.errors import ArgumentError, CheckpointError, DtypeError, brief
 from headwise.files import read_json
-from headwise.language import Sentence
 from headwise.text.labels import label, own_offsets
 from headwise.text.spelling import Spelling, is_sign
 from headwise.text.tokens import Tokens
@@ -53,9 +52,7 @@ class Tokenizer:
             return cls(load_backend(folder / "tokenizer.json"))
         if (folder / "vocab.txt").is_file():
             return cls(_build_wordpiece(folder))
-        raise CheckpointError(
-            Sentence("no tokenizer in {folder}: expected tokenizer.json or vocab.txt").format(folder=folder)
-        )
+        raise CheckpointError("no tokenizer in {folder}: expected tokenizer.json or vocab.txt", folder=folder)
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
@@ -144,7 +141,7 @@ def load_backend(path: Path) -> tokenizers.Tokenizer:
         if not isinstance(cause, Exception) and type(cause).__name__ != "PanicException":
             raise
         raise CheckpointError(
-            Sentence("cannot read {path}: {cause}. Copy or download the file again").format(path=path, cause=cause)
+            "cannot read {path}: {cause}. Copy or download the file again", path=path, cause=cause
         ) from cause
 
 
@@ -173,15 +170,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             vocabulary = {line.rstrip("\n"): id_ for id_, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as cause:
         raise CheckpointError(
-            Sentence("cannot read {path}: {cause}. Expected one token per line, in UTF-8").format(
-                path=path, cause=cause
-            )
+            "cannot read {path}: {cause}. Expected one token per line, in UTF-8", path=path, cause=cause
         ) from cause
     if missing := {"[CLS]", "[SEP]", "[UNK]"} - vocabulary.keys():
         raise CheckpointError(
-            Sentence("{path} is not a BERT vocabulary: it has no {missing}").format(
-                path=path, missing=", ".join(sorted(missing))
-            )
+            "{path} is not a BERT vocabulary: it has no {missing}", path=path, missing=", ".join(sorted(missing))
         )
     if "<s>" in vocabulary:
         raise CheckpointError(

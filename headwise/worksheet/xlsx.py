@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headwise import tables
 from headwise.errors import WorksheetError
 from headwise.extras import install
-from headwise.language import Sentence, said
+from headwise.language import said
 from headwise.worksheet.description import CONSTANTS, LETTERS, SCIENTIFIC, Matrix, Steps
 from headwise.worksheet.layout import Place, Sheet, lay_out
 from headwise.worksheet.look import FONT, STYLES, WRAPPED, follow_numbers, set_up_printing
@@ -38,10 +38,9 @@ def load_xlsxwriter() -> Any:
         return importlib.import_module("xlsxwriter")
     except ImportError as error:
         raise WorksheetError(
-            Sentence(
-                "a workbook needs XlsxWriter, which is not installed: {command}, or write the same steps as Markdown "
-                "or as a page, to a name that ends in .md or .html"
-            ).format(command=install("worksheet"))
+            "a workbook needs XlsxWriter, which is not installed: {command}, or write the same steps as Markdown "
+            "or as a page, to a name that ends in .md or .html",
+            command=install("worksheet"),
         ) from error
 
 

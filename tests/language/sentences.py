@@ -20,6 +20,7 @@ PLACE = r"(?<!\{)\{[\w.]+(?:![rsa])?(?::[^{}]*)?\}"  # of a value: "{rows:,}"
 LEAST = 7  # letters of its own in a sentence with values
 
 GIVEN = ("said", "Sentence", "Heading", "working", "say")  # functions and classes whose first argument is shown
+TOLD = "(?!Attribute)[A-Z].*Error|NotChecked|NotApplicable|EditRefused|TrainingInterrupted"  # the same, with values
 
 # Where every sentence is shown to a reader, but for exceptions. Elsewhere it is what `said` and `Heading` are given.
 SPOKEN = [
@@ -125,12 +126,14 @@ def is_sentence(text: str) -> bool:
 
 
 def _given(tree: ast.AST, *, errors: bool = True) -> Iterator[ast.expr]:
-    """The strings that are given to `said`, `Sentence` and `Heading`; those of errors, too, or not."""
+    """The strings that are given to `said`, `Sentence`, `Heading` and errors with values; of `raise`, too, or not."""
     if isinstance(tree, ast.Call) and tree.args:
         first = tree.args[0]
-        if _name(tree.func) in GIVEN or (
-            _name(tree.func) == "echo" and isinstance(first, ast.Constant | ast.JoinedStr)
-        ):
+        name = _name(tree.func)
+        told = name in GIVEN or (
+            tree.keywords and re.search("(?<!Attribute)(Error|Checked|Applicable|Refused|Interrupted)$", name)
+        )
+        if told or (name == "echo" and isinstance(first, ast.Constant | ast.JoinedStr)):
             yield from _within(first)
     if isinstance(tree, ast.Raise) and not errors:
         return

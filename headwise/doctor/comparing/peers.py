@@ -21,7 +21,6 @@ from headwise.doctor.comparing.dimensions import Dimensions
 from headwise.doctor.targets.load import said
 from headwise.errors import DoctorError
 from headwise.extras import install
-from headwise.language import Sentence
 
 Peer = tuple[nn.Module, Spec]
 NAMES = ("torch", "headwise", "keras", "hf:NAME")
@@ -86,9 +85,7 @@ def _headwise(sizes: Dimensions, dtype: torch.dtype) -> Peer:
 def _keras(sizes: Dimensions, dtype: torch.dtype) -> Peer:
     if importlib.util.find_spec("keras") is None:
         raise DoctorError(
-            Sentence('keras is not installed: {command}, or compare with "torch" or "headwise"').format(
-                command=install("keras")
-            )
+            'keras is not installed: {command}, or compare with "torch" or "headwise"', command=install("keras")
         )
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"

@@ -112,7 +112,7 @@ def listen(patient: Patient, inputs: Inputs, zero: set[str] | None = None) -> Ta
     with _Weights(tape, {x.untyped_storage().data_ptr(): name for name, x in weights.items()}):
         out = probe.attempt(inputs)
     if isinstance(out, Exception):
-        raise NotChecked(Sentence("it does not run this way: {sentence}").format(sentence=sentence(out)))
+        raise NotChecked("it does not run this way: {sentence}", sentence=sentence(out))
     tape.out = out
     return tape
 

@@ -41,7 +41,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 raise NotApplicable("its segments are ids of a table, such as those of two sentences")
             yield from _of_two(probe, inputs, options)
             return
-    raise NotChecked(Sentence("the values that {names} expect are not known").format(names=", ".join(names)))
+    raise NotChecked("the values that {names} expect are not known", names=", ".join(names))
 
 
 def _ways(names: Sequence[str], batch: int) -> Iterator[dict[str, Any]]:

@@ -60,7 +60,7 @@ def _of_mask(probe: Probe, inputs: Inputs, mask: MaskInput, nodes: list[int]) ->
     others = {name: make(at) for name, make in probe.interface.way.extras if name != mask.parameter}
     unlike = [k for k, x in others.items() if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3]
     if unlike:
-        raise NotChecked(Sentence("the tokens of `{unlike}` are not alike").format(unlike=unlike[0]))
+        raise NotChecked("the tokens of `{unlike}` are not alike", unlike=unlike[0])
 
     def differ(cells: Tensor) -> float:
         laid = cells.expand(len(inputs.query), *cells.shape)

@@ -36,11 +36,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         raise NotChecked("two calls with the same input differ")
     more = probe.attempt(probe.inputs(batch=len(before) + 1))
     if not isinstance(more, Tensor) or len(more) != len(before) + 1:
-        raise NotChecked(
-            Sentence("it does not take {count} examples: its first axis may be another one").format(
-                count=len(before) + 1
-            )
-        )
+        raise NotChecked("it does not take {count} examples: its first axis may be another one", count=len(before) + 1)
     other = Probe(patient)  # a long call may leave something behind
     long = other.inputs(length=MAP)
     if isinstance(other.attempt(long), Exception):  # its tables are shorter

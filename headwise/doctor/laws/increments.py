@@ -64,9 +64,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             break
         except Exception as problem:
             if length == _SHORT:
-                raise NotChecked(
-                    Sentence("it does not run without a cache: {sentence}").format(sentence=sentence(problem))
-                ) from problem
+                raise NotChecked("it does not run without a cache: {sentence}", sentence=sentence(problem)) from problem
     for session in sessions(steps):
         try:
             outs = [session.feed(0, _PROMPT)[:, -1:], *(session.feed(n, n + 1) for n in range(_PROMPT, length))]
@@ -85,9 +83,7 @@ def check(patient: Patient) -> Iterator[Finding]:
             yield from _of_chunks(session, whole, "bug" if interface.causal_claim or not takes_mask else "risk", masked)
         return
     raise NotChecked(
-        Sentence("how to use its cache is not known ({why})").format(
-            why=", ".join([*steps.caches, *steps.starts, *steps.flags])
-        )
+        "how to use its cache is not known ({why})", why=", ".join([*steps.caches, *steps.starts, *steps.flags])
     )
 
 
@@ -113,9 +109,7 @@ def _must_decode(interface: Interface) -> None:
         steps.x = _changed(steps.x, 2)
         after = steps.call(0, _SHORT)[0]
     except Exception as problem:
-        raise NotChecked(
-            Sentence("it does not run without a cache: {sentence}").format(sentence=sentence(problem))
-        ) from problem
+        raise NotChecked("it does not run without a cache: {sentence}", sentence=sentence(problem)) from problem
     changes = rows(before, after).amax(0) if before.shape == after.shape else torch.ones(_SHORT)
     if changes[:2].max() > REACHED:
         raise NotApplicable("its tokens see later ones")
@@ -178,10 +172,11 @@ def _of_chunks(session: Session, whole: Tensor, severity: Severity, masked: Wher
             found = session.feed(first, last)
         except Exception as problem:
             raise NotChecked(
-                Sentence(
-                    "its cache is right one token at a time, and {last} tokens at once after {first} cached ones "
-                    "raise {sentence}"
-                ).format(last=last - first, first=first, sentence=sentence(problem))
+                "its cache is right one token at a time, and {last} tokens at once after {first} cached ones "
+                "raise {sentence}",
+                last=last - first,
+                first=first,
+                sentence=sentence(problem),
             ) from problem
         change = gap(whole[:, first:last], found)
         if change <= ROUNDING:

@@ -76,9 +76,7 @@ def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]
     if placement.examples:
         if not _mixes(patient):
             raise NotChecked(
-                Sentence("the {what} of several examples are in one product, and stay apart all the same").format(
-                    what=what
-                )
+                "the {what} of several examples are in one product, and stay apart all the same", what=what
             )
         name, said = (
             "batch-mixing",
@@ -93,9 +91,7 @@ def _placed(patient: Patient, site: Site, wrong: list[str]) -> Iterator[Finding]
             "position once, of a single head"
         ).format(what=what, listed=listed)
     elif placement.heads or placement.repeated or len(site.projections.get(wrong[0], ())) == 1:
-        raise NotChecked(
-            Sentence("the {what} are each computed from several tokens, as by a convolution").format(what=what)
-        )
+        raise NotChecked("the {what} are each computed from several tokens, as by a convolution", what=what)
     else:
         return
     yield Finding(name, "bug", said, fix, site.product.where)

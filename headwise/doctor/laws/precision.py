@@ -79,14 +79,14 @@ def _what_is_wrong(out: Tensor | Exception, dtype: torch.dtype) -> str:
 
 
 def _fails(dtype: torch.dtype, what: str, out: Tensor | Exception) -> Finding:
-    raised = isinstance(out, Exception)
+    where = last_line(out) if isinstance(out, Exception) else None
     return Finding(
         "fails-in-double" if dtype is torch.float64 else "fails-in-half",
-        "risk" if raised or out.dtype == dtype else "note",
+        "note" if isinstance(out, Tensor) and out.dtype != dtype else "risk",
         Sentence("with parameters and inputs in {names} {what}").format(names=_NAMES[dtype], what=what),
         "give new tensors the dtype of their inputs (x.new_zeros, dtype=x.dtype), and keep constants in buffers or "
         "as Python numbers; what is computed in float32 on the way goes back by .to(x.dtype)",
-        last_line(out) if raised else None,
+        where,
     )
 
 

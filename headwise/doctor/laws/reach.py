@@ -71,7 +71,7 @@ def _future(patient: Patient, probe: Probe) -> Iterator[Finding]:
         if found and given:
             return
     if not made:
-        raise NotChecked(Sentence("it does not run with {length} tokens").format(length=_LENGTH))
+        raise NotChecked("it does not run with {length} tokens", length=_LENGTH)
 
 
 def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[Finding]:

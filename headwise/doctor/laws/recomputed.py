@@ -118,7 +118,7 @@ def _run(interface: Interface, inputs: Inputs, **given: Tensor) -> Tensor:
     try:  # the user's code may raise anything
         return interface.run(inputs.each(torch.clone), **given).output.double()  # type: ignore[arg-type]
     except Exception as error:
-        raise NotChecked(Sentence("a call raises {name}").format(name=type(error).__name__)) from error
+        raise NotChecked("a call raises {name}", name=type(error).__name__) from error
 
 
 def _match(

@@ -60,9 +60,7 @@ def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) ->
             return  # nobody says what its values mean
         if _mixes(probe, inputs) or _closes(patient, options, last):
             raise NotChecked(
-                Sentence("{parameter}: what it hides reaches the output by another way than attention").format(
-                    parameter=mask.parameter
-                )
+                "{parameter}: what it hides reaches the output by another way than attention", parameter=mask.parameter
             )
         other = probe.attempt(moved(inputs, slice(None), last), given=options)
         if not isinstance(other, Tensor):

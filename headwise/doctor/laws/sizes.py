@@ -53,7 +53,7 @@ def _output(probe: Probe) -> Iterator[Finding]:
         out = probe.attempt(inputs)
         if isinstance(out, Exception):
             if batch == 3:
-                raise NotChecked(Sentence("it does not run: {sentence}").format(sentence=sentence(out)))
+                raise NotChecked("it does not run: {sentence}", sentence=sentence(out))
             continue
         if out.ndim != 3 or len(out) != batch:
             keys = "" if inputs.key is None else Sentence(" and {count} keys").format(count=inputs.key.shape[1])

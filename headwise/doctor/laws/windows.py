@@ -39,14 +39,12 @@ def check(patient: Patient) -> Iterator[Finding]:
     if window is None or patient.interface.takes != "self" or patient.interface.length:
         raise NotApplicable("it states no window, or its keys are given apart from its queries, or its length is fixed")
     if window.size > _LARGEST:
-        raise NotChecked(Sentence("its window of {size} is too long to look at every pair").format(size=window.size))
+        raise NotChecked("its window of {size} is too long to look at every pair", size=window.size)
     length = 2 * window.size + 3
     try:
         sites = look(patient, batch=1, length=length).sites
     except Exception as error:
-        raise NotChecked(
-            Sentence("it does not take {length} positions: {error}").format(length=length, error=error)
-        ) from error
+        raise NotChecked("it does not take {length} positions: {error}", length=length, error=error) from error
     if len(sites) > 1 and not window.own and _has_layers(patient):
         raise NotApplicable("its layers may have different windows")
     seen = [(site, None if site.grid is None else allowed_of(site)) for site in sites]

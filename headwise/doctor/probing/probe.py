@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from headwise.doctor.finding import NotChecked
 from headwise.doctor.probing.listen import Dice
-from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.doctor.calling.interface import Inputs, Interface, Result
@@ -96,7 +95,7 @@ class Probe:
         """The output; NotChecked if the module does not run or its output does not depend on the input."""
         out = self.attempt(inputs, **options)
         if isinstance(out, Exception):
-            raise NotChecked(Sentence("it does not run this way: {sentence}").format(sentence=sentence(out)))
+            raise NotChecked("it does not run this way: {sentence}", sentence=sentence(out))
         if not out.isfinite().any() or float(out.nan_to_num(0, 0, 0).abs().amax()) == 0:
             raise NotChecked("its output is 0 or NaN for every input")
         return out

@@ -192,7 +192,7 @@ def _diagnosis(request: Request, files: Files, ended: int | str | None) -> Diagn
             except (KeyError, TypeError, AttributeError):  # not written by the doctor
                 how = Sentence("it overwrote the doctor's result")
         if not doing:
-            raise DoctorError(Sentence("the process for --isolate could not start{last}").format(last=last))
+            raise DoctorError("the process for --isolate could not start{last}", last=last)
         how = how or _how(ended)
         return alone(request.target, crashes(Sentence("{how}{last}").format(how=how, last=last), files.where(), doing))
     finding = hangs(request.timeout, files.where(), doing)

@@ -102,10 +102,10 @@ class Target:
 
     def _no_class(self, received: Sentence) -> DoctorError:
         return DoctorError(
-            Sentence(
-                "{target} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
-                "{received}"
-            ).format(target=self, received=received)
+            "{target} must be a torch.nn.Module class, a Keras layer, or a function that returns one. Received: "
+            "{received}",
+            target=self,
+            received=received,
         )
 
     def _no_such(self, where: ModuleType) -> Sentence:

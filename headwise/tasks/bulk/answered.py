@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence, join
+from headwise.language import join
 from headwise.tasks.rows.gallery import Question
 from headwise.tasks.rows.names import name_beside
 from headwise.tasks.rows.sources import Table
@@ -94,9 +94,7 @@ def sum_up(name: str, notes: Iterable[Note]) -> tuple[list[str], int, tuple[str,
         left_out(number, listed, reason, unit, what) for (what, reason), (number, listed) in found.items()
     )
     if not count:
-        raise ArgumentError(
-            Sentence("{name}: no row can be used: {reasons}").format(name=name, reasons=join(sentences, "; "))
-        )
+        raise ArgumentError("{name}: no row can be used: {reasons}", name=name, reasons=join(sentences, "; "))
     return columns, rows, sentences
 
 

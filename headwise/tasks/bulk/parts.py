@@ -130,9 +130,7 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
         return found
     except (OSError, ValueError) as error:
         raise FileError(
-            Sentence("{folder}: cannot be read: {error}. Start again with --restart").format(
-                folder=folder / _JOURNAL, error=error
-            )
+            "{folder}: cannot be read: {error}. Start again with --restart", folder=folder / _JOURNAL, error=error
         ) from error
     if differs := [name for name, value in about.items() if journal.get(name) != value]:
         was = {
@@ -144,10 +142,10 @@ def begin(job: Job, path: Path, out: Path, chunk: int, look: Callable[[], Found]
         }
         first = differs[0]
         raise ArgumentError(
-            Sentence(
-                "{folder} has parts that were computed with {other}. Resume with that, or add --restart to "
-                "delete the parts and start again"
-            ).format(folder=folder, other=was.get(first) or job.told(first, journal.get(first)))
+            "{folder} has parts that were computed with {other}. Resume with that, or add --restart to "
+            "delete the parts and start again",
+            folder=folder,
+            other=was.get(first) or job.told(first, journal.get(first)),
         )
     return Found.from_json(path, journal["found"])
 
@@ -204,16 +202,15 @@ def alone(out: Path, *, restart: bool = False) -> Iterator[None]:
             locked.enter_context(locking(folder / _LOCK, busy))
         except FileExistsError as error:
             raise FileError(
-                Sentence(
-                    "{folder}: expected a folder, for the parts of {name}. Received: a {kind}. Move or delete it, "
-                    "or choose another name for the output"
-                ).format(folder=folder, name=out.name, kind=Sentence("link" if folder.is_symlink() else "file"))
+                "{folder}: expected a folder, for the parts of {name}. Received: a {kind}. Move or delete it, "
+                "or choose another name for the output",
+                folder=folder,
+                name=out.name,
+                kind=Sentence("link" if folder.is_symlink() else "file"),
             ) from error
         except OSError as error:
             raise FileError(
-                Sentence("{folder}: cannot be written: {cause}").format(
-                    folder=folder, cause=(error.strerror or str(error)).lower()
-                )
+                "{folder}: cannot be written: {cause}", folder=folder, cause=(error.strerror or str(error)).lower()
             ) from error
         if restart:
             _empty(out)
@@ -244,7 +241,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     try:
         state = path.stat()
     except OSError as error:
-        raise FileError(Sentence("{path}: no such file. Expected a file to read").format(path=path)) from error
+        raise FileError("{path}: no such file. Expected a file to read", path=path) from error
     return {"path": str(path), "size": state.st_size, "modified": state.st_mtime_ns}
 
 

@@ -119,13 +119,9 @@ def make(options: type[TrainOptions], given: dict[str, Any]) -> TrainOptions:
     known = [each.name for each in fields(options)]
     for name in given:
         if name not in known:
-            raise ArgumentError(
-                Sentence("unknown option {name!r}. Expected one of: {known}").format(name=name, known=", ".join(known))
-            )
+            raise ArgumentError("unknown option {name!r}. Expected one of: {known}", name=name, known=", ".join(known))
     if missing := [name for name in required(options) if given.get(name) is None]:
-        raise ArgumentError(
-            Sentence("{missing}: this option is required, but was not given").format(missing=missing[0])
-        )
+        raise ArgumentError("{missing}: this option is required, but was not given", missing=missing[0])
     return options(**given)
 
 
@@ -133,12 +129,11 @@ def check_heads(options: Any, *, even: bool = False) -> None:
     """Raise ArgumentError if `dim` is not divisible by `heads`; with `even` (rotary positions), by 2 · `heads`."""
     if options.dim % (options.heads * (1 + even)):
         raise ArgumentError(
-            Sentence("{option}: expected {multiple} of heads={heads}. Received: dim={dim}").format(
-                option="dim",
-                multiple=Sentence("an even multiple" if even else "a multiple"),
-                heads=options.heads,
-                dim=options.dim,
-            )
+            "{option}: expected {multiple} of heads={heads}. Received: dim={dim}",
+            option="dim",
+            multiple=Sentence("an even multiple" if even else "a multiple"),
+            heads=options.heads,
+            dim=options.dim,
         )
 
 
@@ -153,9 +148,7 @@ _WITHIN: dict[str, Callable[[float, float], bool]] = {
 def _check_limits(name: str, value: Any, options: type) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ArgumentError(
-            Sentence("{option}: expected a finite number. Received: {name}={value!r}").format(
-                option=name, name=name, value=value
-            )
+            "{option}: expected a finite number. Received: {name}={value!r}", option=name, name=name, value=value
         )
     if not isinstance(value, int | float):
         return
@@ -164,9 +157,12 @@ def _check_limits(name: str, value: Any, options: type) -> None:
         limits = [limit for each in declared if (limit := each.metadata["limits"][words]) is not None]
         if limits and not is_within(value, limits[0]):
             raise ArgumentError(
-                Sentence("{option}: expected {words} {limit:g}. Received: {name}={value!r}").format(
-                    option=name, name=name, words=Sentence(words), limit=limits[0], value=value
-                )
+                "{option}: expected {words} {limit:g}. Received: {name}={value!r}",
+                option=name,
+                name=name,
+                words=Sentence(words),
+                limit=limits[0],
+                value=value,
             )
 
 
@@ -181,9 +177,11 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
                 return value
             if type(value) in {type(choice) for choice in get_args(each)}:
                 raise ArgumentError(
-                    Sentence("{option}: expected one of {names}. Received: {name}={value!r}").format(
-                        option=name, name=name, names=", ".join(map(str, get_args(each))), value=value
-                    )
+                    "{option}: expected one of {names}. Received: {name}={value!r}",
+                    option=name,
+                    name=name,
+                    names=", ".join(map(str, get_args(each))),
+                    value=value,
                 )
         elif get_origin(each) is tuple:
             if isinstance(value, Sequence) and not isinstance(value, str):
@@ -194,7 +192,10 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
             return value
     names = ("None" if each is type(None) else getattr(each, "__name__", str(each)) for each in kinds)
     raise DtypeError(
-        Sentence("{option}: expected {kinds}. Received: {name}={value!r} ({kind})").format(
-            option=name, name=name, kinds=join(names, " or "), value=value, kind=type(value).__name__
-        )
+        "{option}: expected {kinds}. Received: {name}={value!r} ({kind})",
+        option=name,
+        name=name,
+        kinds=join(names, " or "),
+        value=value,
+        kind=type(value).__name__,
     )

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from headwise.errors import ArgumentError, FileError
-from headwise.language import Sentence
 from headwise.tasks.rows import separated
 from headwise.tasks.rows.encodings import decode, encoded_as, find_encoding, recode
 from headwise.tasks.rows.names import make_different
@@ -101,9 +100,10 @@ def check_suffix(path: Path) -> None:
     suffix, known = find_suffix(path), (*SUFFIXES, LINES)
     if suffix not in known or (suffix == ".parquet" and is_packed(path)):
         raise ArgumentError(
-            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
-                path=path, suffixes=", ".join(known), name=path.name
-            )
+            "{path}: expected a name that ends in {suffixes}. Received: {name}",
+            path=path,
+            suffixes=", ".join(known),
+            name=path.name,
         )
 
 
@@ -131,7 +131,7 @@ def look_through(path: Path, wanted: Sequence[str], rows: int, tell: Tell = lamb
             else:
                 found = _text(path, rows, tell) if suffix == LINES else _json(path, rows, tell)
     if not found.chunks:
-        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=path))
+        raise ArgumentError("{name}: there are no rows in it", name=path)
     return found
 
 
@@ -279,11 +279,7 @@ class Reader:
 
     def _checked(self, table: Table, chunk: Chunk) -> Table:
         if len(table.numbers) != chunk.rows:
-            raise FileError(
-                Sentence("{path}: has changed while it was read; begin again with --restart").format(
-                    path=self.found.path
-                )
-            )
+            raise FileError("{path}: has changed while it was read; begin again with --restart", path=self.found.path)
         return table
 
 

@@ -84,10 +84,12 @@ def rows(lines: Iterable[str], layout: Layout, name: str, *, line: int = 1) -> I
         if len(cells) > width:
             sign = Sentence("tabs") if layout.separator == "\t" else repr(layout.separator)
             raise FileError(
-                Sentence(
-                    "{name}: line {number} has {count} cells, the first line {width}: quote cells that have {sign} "
-                    "in them"
-                ).format(name=name, number=number, count=len(cells), width=width, sign=sign)
+                "{name}: line {number} has {count} cells, the first line {width}: quote cells that have {sign} in them",
+                name=name,
+                number=number,
+                count=len(cells),
+                width=width,
+                sign=sign,
             )
         yield number, cells + [""] * (width - len(cells))
 
@@ -96,10 +98,9 @@ def _separator(header: str, name: str) -> str:
     header = _QUOTED.sub("", header)
     if 0 < header.count(",") <= header.count(";"):
         raise FileError(
-            Sentence(
-                "{name}: line 1: expected cells separated by commas or by semicolons. Received: both; quote the "
-                "headings that have one in them"
-            ).format(name=name)
+            "{name}: line 1: expected cells separated by commas or by semicolons. Received: both; quote the "
+            "headings that have one in them",
+            name=name,
         )
     return "," if "," in header else max(",;\t|", key=header.count)
 
@@ -139,6 +140,6 @@ def _rows(lines: Iterable[str], name: str, separator: str, quoting: int, line: i
         why = (
             "a quote is never closed" if "end of data" in str(error) else "a quote within a quoted cell; write it twice"
         )
-        raise FileError(Sentence("{name}: line {line}: {why}").format(name=name, line=line, why=why)) from error
+        raise FileError("{name}: line {line}: {why}", name=name, line=line, why=why) from error
     finally:
         csv.field_size_limit(longest)

@@ -70,7 +70,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
     """
     table = source if isinstance(source, Table) else open_table(source)
     if not table.numbers:
-        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
+        raise ArgumentError("{name}: there are no rows in it", name=table.name)
     training = columns is None
     time, written, times = _find_time(table, options, training)
     series = None if options.series is None else find_column(table, options.series)
@@ -89,7 +89,7 @@ def read_series(source: Any, options: ForecastOptions, *, least: int, columns: S
             dropped.setdefault(why, []).append(name)
     if not found:
         of = [why if series is None else join([_some(which), why], ": ") for why, which in dropped.items()]
-        raise ArgumentError(Sentence("{name}: {whys}").format(name=table.name, whys=join(of, "; ")))
+        raise ArgumentError("{name}: {whys}", name=table.name, whys=join(of, "; "))
     left_out = tuple(
         Sentence("{count} series left out: {why} ({names})").format(count=len(which), why=why, names=_some(which))
         for why, which in dropped.items()
@@ -126,9 +126,12 @@ def read_step(data: Data) -> Step | None:
     if len(steps) > 1:
         (one, first), (other, second) = list(steps.items())[:2]
         raise ArgumentError(
-            Sentence(
-                "{name}: expected one time step in all series. Received: {one} in {first!r} and {other} in {second!r}"
-            ).format(name=data.name, one=one, first=first, other=other, second=second)
+            "{name}: expected one time step in all series. Received: {one} in {first!r} and {other} in {second!r}",
+            name=data.name,
+            one=one,
+            first=first,
+            other=other,
+            second=second,
         )
     return next(iter(steps), None)
 
@@ -161,16 +164,13 @@ class _Reader:
         if not self.options.interpolate:
             row, count = int(gaps.any(1).argmax()), int(gaps.sum())
             raise ArgumentError(
-                Sentence(
-                    "{where}: {count} cell{s} no number, the first in {place}; {advise} --interpolate to fill them "
-                    "linearly"
-                ).format(
-                    where=self.where,
-                    count=count,
-                    s=" has" if count == 1 else "s have",
-                    place=self._place(series, row),
-                    advise=self.advise,
-                )
+                "{where}: {count} cell{s} no number, the first in {place}; {advise} --interpolate to fill them "
+                "linearly",
+                where=self.where,
+                count=count,
+                s=" has" if count == 1 else "s have",
+                place=self._place(series, row),
+                advise=self.advise,
             )
         steps = np.arange(len(gaps))
         values = series.values.copy()
@@ -185,16 +185,13 @@ class _Reader:
             if not self.options.sort:
                 row = int(np.argmax(times[1:] < times[:-1])) + 1
                 raise ArgumentError(
-                    Sentence(
-                        "{where}: timestamps are out of order: {place} has {time} after {before}; {advise} --sort to "
-                        "sort them"
-                    ).format(
-                        where=self.where,
-                        place=self._place(series, row),
-                        time=times[row],
-                        before=times[row - 1],
-                        advise=self.advise,
-                    )
+                    "{where}: timestamps are out of order: {place} has {time} after {before}; {advise} --sort to "
+                    "sort them",
+                    where=self.where,
+                    place=self._place(series, row),
+                    time=times[row],
+                    before=times[row - 1],
+                    advise=self.advise,
                 )
             order = times.argsort(kind="stable")
             times = times[order]
@@ -204,13 +201,12 @@ class _Reader:
             several = Sentence("; if they are of several series, {advise} --series COLUMN").format(advise=self.advise)
             hint = "" if self.options.series else several
             raise ArgumentError(
-                Sentence("{where}: timestamp {time} comes twice, in {place} and {second}{hint}").format(
-                    where=self.where,
-                    time=times[row],
-                    place=self._place(series, row - 1),
-                    second=self._place(series, row),
-                    hint=hint,
-                )
+                "{where}: timestamp {time} comes twice, in {place} and {second}{hint}",
+                where=self.where,
+                time=times[row],
+                place=self._place(series, row - 1),
+                second=self._place(series, row),
+                hint=hint,
             )
         return series
 
@@ -223,17 +219,14 @@ class _Reader:
             usual = differences.mode()[0]
             row = int((differences != usual).to_numpy().argmax()) + 1
             raise ArgumentError(
-                Sentence(
-                    "{where}: the time step is irregular: {place} has {time} after {before}, most steps are {usual}; "
-                    "bring them to one step first, or {advise} --time none to count rows"
-                ).format(
-                    where=self.where,
-                    place=self._place(series, row),
-                    time=series.times[row],
-                    before=series.times[row - 1],
-                    usual=usual,
-                    advise=self.advise,
-                )
+                "{where}: the time step is irregular: {place} has {time} after {before}, most steps are {usual}; "
+                "bring them to one step first, or {advise} --time none to count rows",
+                where=self.where,
+                place=self._place(series, row),
+                time=series.times[row],
+                before=series.times[row - 1],
+                usual=usual,
+                advise=self.advise,
             )
         place = places(series.times, step)
         missing = int(place[-1]) + 1 - len(place)
@@ -245,20 +238,17 @@ class _Reader:
             dates = Sentence("; if they are dates, {advise} --time-format {written}")
             hint = dates.format(advise=self.advise, written=written) if written else ""
             raise ArgumentError(
-                Sentence(
-                    "{where}: {missing} row{s} missing, the first before {place}: {time} comes after {before}, and "
-                    "the step is {step}; {advise} --interpolate to fill them, or --time none to count rows{hint}"
-                ).format(
-                    where=self.where,
-                    missing=missing,
-                    s=" is" if missing == 1 else "s are",
-                    place=self._place(series, row),
-                    time=series.times[row],
-                    before=series.times[row - 1],
-                    step=step,
-                    advise=self.advise,
-                    hint=hint,
-                )
+                "{where}: {missing} row{s} missing, the first before {place}: {time} comes after {before}, and "
+                "the step is {step}; {advise} --interpolate to fill them, or --time none to count rows{hint}",
+                where=self.where,
+                missing=missing,
+                s=" is" if missing == 1 else "s are",
+                place=self._place(series, row),
+                time=series.times[row],
+                before=series.times[row - 1],
+                step=step,
+                advise=self.advise,
+                hint=hint,
             )
         values = np.full((place[-1] + 1, series.values.shape[1]), np.nan)
         values[place] = series.values
@@ -330,10 +320,10 @@ def _find_targets(table: Table, options: ForecastOptions, time: str | None, grou
     numeric = options.target or [name for name in others if _is_numeric(table.columns[name])]
     if not numeric:
         raise ArgumentError(
-            Sentence(
-                "{name}: no column holds only numbers; there are {others}; name those to forecast with --target "
-                "to hear what is wrong with them"
-            ).format(name=table.name, others=_some(others))
+            "{name}: no column holds only numbers; there are {others}; name those to forecast with --target "
+            "to hear what is wrong with them",
+            name=table.name,
+            others=_some(others),
         )
     if options.target and (time or options.time):
         return numeric
@@ -345,11 +335,14 @@ def _find_targets(table: Table, options: ForecastOptions, time: str | None, grou
         written = suggest_format(read_times(table.columns[name])[NUMBERS])
         how = f"--time {shlex.quote(name)}{f' --time-format {written}' if written else ''}{' --sort' * (step < 0)}"
         raise ArgumentError(
-            Sentence(
-                "{name}: column {column!r} counts rows, mostly by {step:g}, as times do; expected --time. Pass "
-                "{how} if it holds the times; otherwise --time none or another column, and --target {target} to "
-                "forecast it"
-            ).format(name=table.name, column=name, step=step, how=how, target=shlex.quote(name))
+            "{name}: column {column!r} counts rows, mostly by {step:g}, as times do; expected --time. Pass "
+            "{how} if it holds the times; otherwise --time none or another column, and --target {target} to "
+            "forecast it",
+            name=table.name,
+            column=name,
+            step=step,
+            how=how,
+            target=shlex.quote(name),
         )
     return found or numeric  # a count alone is what there is to forecast
 
@@ -362,13 +355,12 @@ def _numbers(table: Table, name: str) -> np.ndarray:
         number = _number(cell)
         if number is None or np.isinf(number):
             raise ArgumentError(
-                Sentence("{name}: column {column!r} holds {cell} in {unit} {number}, expected a number").format(
-                    name=table.name,
-                    column=name,
-                    cell=describe_cell(cell),
-                    unit=Sentence(table.unit),
-                    number=table.numbers[row],
-                )
+                "{name}: column {column!r} holds {cell} in {unit} {number}, expected a number",
+                name=table.name,
+                column=name,
+                cell=describe_cell(cell),
+                unit=Sentence(table.unit),
+                number=table.numbers[row],
             )
         found[row] = number
     return found

@@ -111,16 +111,13 @@ def _read_file(path: Path, wanted: Sequence[str]) -> Table:
     suffix = find_suffix(path)
     if path.is_file() and suffix not in _SUFFIXES:
         raise ArgumentError(
-            Sentence(
-                "{path}: expected a name that ends in {suffixes} (or one of these and .gz). Received: {received}. "
-                "If each of its lines is a text, rename it: {stem}.txt{packed}"
-            ).format(
-                path=path,
-                suffixes=", ".join(_SUFFIXES),
-                received=suffix or Sentence("none of them"),
-                stem=path.name.removesuffix(".gz"),
-                packed=".gz" if is_packed(path) else "",
-            )
+            "{path}: expected a name that ends in {suffixes} (or one of these and .gz). Received: {received}. "
+            "If each of its lines is a text, rename it: {stem}.txt{packed}",
+            path=path,
+            suffixes=", ".join(_SUFFIXES),
+            received=suffix or Sentence("none of them"),
+            stem=path.name.removesuffix(".gz"),
+            packed=".gz" if is_packed(path) else "",
         )
     with readable(path):
         data = path.read_bytes()
@@ -155,12 +152,10 @@ def readable(path: Path) -> Iterator[None]:
     except FileError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise FileError(
-            Sentence("{path}: not a whole gzip file: {cause}").format(path=path, cause=str(error).lower())
-        ) from error
+        raise FileError("{path}: not a whole gzip file: {cause}", path=path, cause=str(error).lower()) from error
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-        raise FileError(Sentence("{path}: {why}; expected a file to read").format(path=path, why=why)) from error
+        raise FileError("{path}: {why}; expected a file to read", path=path, why=why) from error
 
 
 def _separated(path: Path, text: str, wanted: Sequence[str], fingerprint: str) -> Table:
@@ -199,11 +194,7 @@ def _parse_table(name: str, text: str, *, lines: bool, fingerprint: str) -> Tabl
     if isinstance(whole, dict) and whole and all(isinstance(cells, list) for cells in whole.values()):
         return _make_table(name, whole.items(), fingerprint, first=1)
     if not isinstance(whole, list):
-        raise FileError(
-            Sentence("{name}: expected a list of objects. Received: {kind}").format(
-                name=name, kind=type(whole).__name__
-            )
-        )
+        raise FileError("{name}: expected a list of objects. Received: {kind}", name=name, kind=type(whole).__name__)
     rows = [_check_row(each, name, "row", number) for number, each in enumerate(whole, start=1)]
     return Table(name, transposed(rows), list(range(1, len(whole) + 1)), "row", fingerprint)
 
@@ -216,9 +207,11 @@ def parse_row(line: str, name: str, number: int) -> dict[Any, Any]:
 def _check_row(row: Any, name: str, unit: str, number: int) -> dict[Any, Any]:
     if not isinstance(row, dict):
         raise FileError(
-            Sentence('{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row}').format(
-                name=name, unit=Sentence(unit), number=number, row=brief(row)
-            )
+            '{name}: {unit} {number}: expected an object, such as {{"text": "…"}}. Received: {row}',
+            name=name,
+            unit=Sentence(unit),
+            number=number,
+            row=brief(row),
         )
     return row
 
@@ -228,14 +221,10 @@ def _parse(text: str, name: str, line: int) -> Any:
         found = parsed(partial(json.loads, object_pairs_hook=_make_object), text)
     except json.JSONDecodeError as error:
         raise FileError(
-            Sentence("{name}: line {line} is not JSON: {cause}").format(
-                name=name, line=line + error.lineno - 1, cause=error.msg.lower()
-            )
+            "{name}: line {line} is not JSON: {cause}", name=name, line=line + error.lineno - 1, cause=error.msg.lower()
         ) from error
     except ValueError as error:  # nested too deeply, a name twice, or a number of thousands of digits
-        raise FileError(
-            Sentence("{name}: line {line}: cannot be read: {error}").format(name=name, line=line, error=error)
-        ) from error
+        raise FileError("{name}: line {line}: cannot be read: {error}", name=name, line=line, error=error) from error
     if "\\ud" in text.lower():  # maybe half a surrogate pair, which is no character and cannot be written
         try:
             json.dumps(found, ensure_ascii=False).encode()
@@ -243,9 +232,10 @@ def _parse(text: str, name: str, line: int) -> Any:
             half = f"\\u{ord(error.object[error.start]):04x}"
             line += text.count("\n", 0, text.lower().find(half))
             raise FileError(
-                Sentence("{name}: line {line}: {half} is half a surrogate pair, and no character").format(
-                    name=name, line=line, half=half
-                )
+                "{name}: line {line}: {half} is half a surrogate pair, and no character",
+                name=name,
+                line=line,
+                half=half,
             ) from error
     return found
 
@@ -288,9 +278,7 @@ def _make_table(
     lengths = {column: len(cells) for column, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         each = ", ".join(f"{column} {length}" for column, length in lengths.items())
-        raise ArgumentError(
-            Sentence("{name}: expected columns of one length. Received: {lengths}").format(name=name, lengths=each)
-        )
+        raise ArgumentError("{name}: expected columns of one length. Received: {lengths}", name=name, lengths=each)
     numbers = list(range(first, first + next(iter(lengths.values()), 0)))
     fingerprint = _fingerprint(columns) if fingerprint is None else fingerprint
     return Table(name, columns, numbers, fingerprint=fingerprint, notes=(*notes, *note_renamed(told, columns)))
@@ -327,9 +315,7 @@ def arrow_errors(path: Path) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError) as error:
         raise FileError(
-            Sentence("{path}: cannot be read as parquet: {cause}").format(
-                path=path, cause=shortened(" ".join(str(error).split()), 200)
-            )
+            "{path}: cannot be read as parquet: {cause}", path=path, cause=shortened(" ".join(str(error).split()), 200)
         ) from error
 
 
@@ -359,9 +345,7 @@ def _from_hub(name: str) -> Table:
                 return _read_dataset(name, found)
     why = shortened(" ".join(str(failures[0]).split()), 200) if answers else "it cannot be reached from here"
     raise FileError(
-        Sentence("{name}: there is no such file, and the hub gave no data set of that name: {why}").format(
-            name=name, why=why
-        )
+        "{name}: there is no such file, and the hub gave no data set of that name: {why}", name=name, why=why
     ) from failures[0]
 
 
@@ -391,9 +375,10 @@ def _read_dataset(name: str, rows: Any) -> Table:
     """Make a table of a `datasets.Dataset`, or of a similar class."""
     if isinstance(rows, Mapping):
         raise ArgumentError(
-            Sentence("{name}: expected one split. Received: {count}: choose one of {splits}").format(
-                name=name, count=len(rows), splits=", ".join(rows)
-            )
+            "{name}: expected one split. Received: {count}: choose one of {splits}",
+            name=name,
+            count=len(rows),
+            splits=", ".join(rows),
         )
     if not hasattr(rows, "with_format"):
         raise DtypeError(f"data: expected {_ACCEPTED}. Received: {type(rows).__name__} of datasets")

@@ -76,10 +76,11 @@ def _questions(table: Table) -> Iterator[tuple[str, str, Answers]]:
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         why = Sentence("no {name}").format(name=cause) if isinstance(cause, KeyError) else str(cause)
         raise FileError(
-            Sentence(
-                "{name} is not in the SQuAD format: data[{number}]: {why}. Expected paragraphs with context and qas, "
-                "those with question and answers, and those with text and answer_start"
-            ).format(name=table.name, number=number, why=why)
+            "{name} is not in the SQuAD format: data[{number}]: {why}. Expected paragraphs with context and qas, "
+            "those with question and answers, and those with text and answer_start",
+            name=table.name,
+            number=number,
+            why=why,
         ) from cause
 
 
@@ -99,7 +100,7 @@ def _flat(table: Table, options: AnswerOptions, targets: bool) -> Data:
             for cell, start, number in zip(answers, starts, table.numbers, strict=True)
         ]
     if not table.numbers:
-        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
+        raise ArgumentError("{name}: there are no rows in it", name=table.name)
     return Data(table.name, columns, table.numbers, table.notes, table.fingerprint, table.unit)
 
 

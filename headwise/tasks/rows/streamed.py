@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import ArgumentError, FileError, shortened
-from headwise.language import Sentence
 from headwise.tasks.rows.sources import quiet, try_hub
 from headwise.tasks.rows.tables import as_text
 
@@ -31,16 +30,18 @@ def stream_column(name: str, column: str) -> Iterator[str]:
     columns = list(rows.features or ())
     if columns and column not in columns:
         raise ArgumentError(
-            Sentence("{name}: there is no column {column!r}. The columns are: {columns}").format(
-                name=name, column=column, columns=", ".join(map(repr, columns))
-            )
+            "{name}: there is no column {column!r}. The columns are: {columns}",
+            name=name,
+            column=column,
+            columns=", ".join(map(repr, columns)),
         )
     for row in rows:
         if column not in row:
             raise ArgumentError(
-                Sentence("{name}: there is no column {column!r}. The columns are: {columns}").format(
-                    name=name, column=column, columns=", ".join(map(repr, row))
-                )
+                "{name}: there is no column {column!r}. The columns are: {columns}",
+                name=name,
+                column=column,
+                columns=", ".join(map(repr, row)),
             )
         yield as_text(row[column])
 
@@ -64,7 +65,7 @@ def _dataset(name: str) -> Any:
         except Exception as error:  # each library below has its own errors
             said = " ".join(str(error).split()) or type(error).__name__
             raise FileError(
-                Sentence("{name}: there is no such folder, and no data set of that name can be read: {why}").format(
-                    name=name, why=shortened(said, 200)
-                )
+                "{name}: there is no such folder, and no data set of that name can be read: {why}",
+                name=name,
+                why=shortened(said, 200),
             ) from error

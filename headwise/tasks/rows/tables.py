@@ -89,10 +89,10 @@ class Data:
         """
         if len(self) < 2:
             raise ArgumentError(
-                Sentence(
-                    "{name}: expected at least 2 rows, one to learn from and one to choose the best weights by. "
-                    "Received: {count}; give more rows, or validation=FILE"
-                ).format(name=self.name, count=len(self))
+                "{name}: expected at least 2 rows, one to learn from and one to choose the best weights by. "
+                "Received: {count}; give more rows, or validation=FILE",
+                name=self.name,
+                count=len(self),
             )
         held = min(max(round(share * len(self)), 1), len(self) - 1)
         labels = self.columns[by] if by is not None else [None] * len(self)
@@ -110,10 +110,11 @@ class Data:
         values = list(dict.fromkeys(self.columns[column]))
         if len(values) < 2:
             raise ArgumentError(
-                Sentence(
-                    "{name}: expected at least 2 different {column}s, one to learn from and one to choose the best "
-                    "weights by. Received: {count}. Add rows, or pass validation=FILE"
-                ).format(name=self.name, column=column, count=len(values))
+                "{name}: expected at least 2 different {column}s, one to learn from and one to choose the best "
+                "weights by. Received: {count}. Add rows, or pass validation=FILE",
+                name=self.name,
+                column=column,
+                count=len(values),
             )
         held = set(Data(self.name, {column: values}, [*range(len(values))]).split(share, seed)[1].columns[column])
         rows: tuple[list[int], list[int]] = ([], [])
@@ -203,7 +204,7 @@ def read_table(
     if table.plain and len(columns) == 1:
         columns = dict.fromkeys(columns, "text")
     if not table.numbers:  # an empty list has no columns either
-        raise ArgumentError(Sentence("{name}: there are no rows in it").format(name=table.name))
+        raise ArgumentError("{name}: there are no rows in it", name=table.name)
     cells = {name: take_column(table, column) for name, column in columns.items()}
     cells |= {name: [*map(join_turns, cells[name])] for name in turns if name in cells}
     taken = {name: as_texts(table, columns[name], cells[name]) if name in texts else cells[name] for name in cells}
@@ -231,14 +232,13 @@ def check_filled(texts: Sequence[Any]) -> None:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(
-                Sentence("inputs[{number}]: expected a text. Received: {kind} {text}").format(
-                    number=number, kind=type(text).__name__, text=brief(text)
-                )
+                "inputs[{number}]: expected a text. Received: {kind} {text}",
+                number=number,
+                kind=type(text).__name__,
+                text=brief(text),
             )
         if not text.strip():
-            raise ArgumentError(
-                Sentence("inputs[{number}]: expected a text. Received: an empty text").format(number=number)
-            )
+            raise ArgumentError("inputs[{number}]: expected a text. Received: an empty text", number=number)
 
 
 def check_different(columns: Mapping[str, str]) -> None:
@@ -247,9 +247,10 @@ def check_different(columns: Mapping[str, str]) -> None:
     for name, column in columns.items():
         if (other := first.setdefault(column, name)) != name:
             raise ArgumentError(
-                Sentence("{name}: expected another column than that of {other}. Received: {column!r} for both").format(
-                    name=name, other=other, column=column
-                )
+                "{name}: expected another column than that of {other}. Received: {column!r} for both",
+                name=name,
+                other=other,
+                column=column,
             )
 
 
@@ -288,9 +289,11 @@ def find_column(table: Table, column: str) -> str:
         hint = " If its first line is not a header, give columns by number: 1 is the first"
     shown = ", ".join(brief(name, 40) for name in names)
     raise ArgumentError(
-        Sentence("{name}: there is no column {column!r}. The columns are: {columns}.{hint}").format(
-            name=table.name, column=column, columns=shown or Sentence("none"), hint=hint
-        )
+        "{name}: there is no column {column!r}. The columns are: {columns}.{hint}",
+        name=table.name,
+        column=column,
+        columns=shown or Sentence("none"),
+        hint=hint,
     )
 
 
@@ -308,10 +311,11 @@ def as_text(cell: Any) -> str:
             return cell.decode()
         except UnicodeDecodeError as error:
             raise ArgumentError(
-                Sentence(
-                    "expected a text in UTF-8. Received: {cell}, with byte 0x{byte:02x} at offset {start}. Write "
-                    "the column as text"
-                ).format(cell=brief(cell), byte=cell[error.start], start=error.start)
+                "expected a text in UTF-8. Received: {cell}, with byte 0x{byte:02x} at offset {start}. Write "
+                "the column as text",
+                cell=brief(cell),
+                byte=cell[error.start],
+                start=error.start,
             ) from error
     if (
         isinstance(cell, list | tuple | dict)
@@ -352,9 +356,12 @@ def as_texts(table: Table, column: str, cells: Sequence[Any]) -> list[str]:
             found.append(as_text(cell))
         except ArgumentError as error:  # noqa: PERF203 (the row is known here alone)
             raise ArgumentError(
-                Sentence("{name}: column {column!r}, {unit} {number}: {error}").format(
-                    name=table.name, column=column, unit=Sentence(table.unit), number=number, error=sentence_of(error)
-                )
+                "{name}: column {column!r}, {unit} {number}: {error}",
+                name=table.name,
+                column=column,
+                unit=Sentence(table.unit),
+                number=number,
+                error=sentence_of(error),
             ) from error
     return found
 

@@ -16,7 +16,6 @@ from typing import Any, TextIO
 
 from headwise.errors import ArgumentError, brief, shortened
 from headwise.files import compute_checksum, damaged, settle, writing
-from headwise.language import Sentence
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -115,9 +114,10 @@ def choose_writer(path: Path) -> Callable[[Path, Columns], None]:
     """Return the function that writes a file with this name. Raises ArgumentError if no function can."""
     if path.suffix.lower() not in _WRITERS:
         raise ArgumentError(
-            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
-                path=path, suffixes=", ".join(_WRITERS), name=path.name
-            )
+            "{path}: expected a name that ends in {suffixes}. Received: {name}",
+            path=path,
+            suffixes=", ".join(_WRITERS),
+            name=path.name,
         )
     return _WRITERS[path.suffix.lower()]
 
@@ -126,9 +126,10 @@ def check_vectors(path: Path) -> None:
     """Raise ArgumentError if vectors cannot be written to a file with this name."""
     if path.suffix.lower() not in VECTORS:
         raise ArgumentError(
-            Sentence("{path}: expected a name that ends in {suffixes}. Received: {name}").format(
-                path=path, suffixes=" or ".join(VECTORS), name=path.name
-            )
+            "{path}: expected a name that ends in {suffixes}. Received: {name}",
+            path=path,
+            suffixes=" or ".join(VECTORS),
+            name=path.name,
         )
 
 
@@ -169,9 +170,7 @@ def _text(cell: Any) -> str:
     """Convert a cell that JSON does not have, such as a date, to text."""
     if isinstance(cell, bytes):
         raise ArgumentError(
-            Sentence("expected texts and numbers. Received: {cell}. Write bytes to a .parquet file").format(
-                cell=brief(cell)
-            )
+            "expected texts and numbers. Received: {cell}. Write bytes to a .parquet file", cell=brief(cell)
         )
     return str(cell)
 

@@ -165,9 +165,8 @@ def _read(kind: type[TaskT], source: Any, validation: Any, options: Any) -> tupl
     if not options.validation_share:
         if options.patience:
             raise ArgumentError(
-                Sentence("patience={patience}: expected data to validate on. Received: validation_share=0").format(
-                    patience=options.patience
-                )
+                "patience={patience}: expected data to validate on. Received: validation_share=0",
+                patience=options.patience,
             )
         return data, None
     return kind.split(data, options)
@@ -185,7 +184,7 @@ def _train(
     learned = task.encode(training)
     validated = task.encode(held_out) if held_out is not None else []
     if not learned:
-        raise ArgumentError(Sentence("{name}: there is no example in it to learn from").format(name=training.name))
+        raise ArgumentError("{name}: there is no example in it to learn from", name=training.name)
     remarks = task.remarks(training)
     by, both = task.label_column, [data for data in (training, held_out) if data is not None]
     doubts = () if by is None else note_alike(str(label) for data in both for label in data.columns[by])
@@ -231,9 +230,10 @@ def _train(
         )
         if held_out is not None and len(validated) < (shares := find_share(trainer).world):
             raise ArgumentError(
-                Sentence(
-                    "{name}: expected at least {shares} examples to validate on, one for each device. Received: {count}"
-                ).format(name=held_out.name, shares=shares, count=len(validated))
+                "{name}: expected at least {shares} examples to validate on, one for each device. Received: {count}",
+                name=held_out.name,
+                shares=shares,
+                count=len(validated),
             )
         if not resume and strategies.first():  # a run that is refused before this leaves nothing behind
             run.write_config(folder, task, training, held_out, remarks)

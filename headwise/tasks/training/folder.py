@@ -30,9 +30,7 @@ def alone(folder: Path) -> Iterator[None]:
             at_end.enter_context(locking(folder / _LOCK, Sentence(busy).format(folder=folder)))
         except OSError as cause:
             raise FileError(
-                Sentence("cannot make the run folder {folder}: {cause}").format(
-                    folder=folder, cause=cause.strerror or cause
-                )
+                "cannot make the run folder {folder}: {cause}", folder=folder, cause=cause.strerror or cause
             ) from cause
         at_end.callback(_delete_lock, folder / _LOCK)
         yield
@@ -53,9 +51,7 @@ def check_new(folder: Path) -> None:
     """Raise ArgumentError if the folder already holds a run, because nothing is overwritten."""
     if (folder / CONFIG).exists():
         raise ArgumentError(
-            Sentence(
-                "{folder} holds a run already: resume it (resume=True, --resume), or choose another folder"
-            ).format(folder=folder)
+            "{folder} holds a run already: resume it (resume=True, --resume), or choose another folder", folder=folder
         )
 
 
@@ -80,7 +76,7 @@ def check_there(folder: Path, *inputs: str) -> None:
         check_first(str(folder), inputs)
         what = "is a file" if folder.exists() else "is not there"
         raise CheckpointError(
-            Sentence("{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one").format(
-                folder=folder, what=what
-            )
+            "{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one",
+            folder=folder,
+            what=what,
         )

@@ -57,14 +57,11 @@ def on_validation(training: Data, held_out: Data, *, examples: int, by: str | No
         missing = [label for label in labels if read_number(str(label)) not in there]
         if len(missing) == len(labels):
             raise ArgumentError(
-                Sentence(
-                    "{name}: expected labels of the training data, {labels}, in the rows to validate on. Received: "
-                    "only {received}"
-                ).format(
-                    name=held_out.name,
-                    labels=_listed(missing, " or "),
-                    received=_listed(list(dict.fromkeys(held_out.columns[by])), " and "),
-                )
+                "{name}: expected labels of the training data, {labels}, in the rows to validate on. Received: "
+                "only {received}",
+                name=held_out.name,
+                labels=_listed(missing, " or "),
+                received=_listed(list(dict.fromkeys(held_out.columns[by])), " and "),
             )
         if missing:
             found.append(

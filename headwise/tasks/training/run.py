@@ -57,7 +57,7 @@ def restore(folder: Path, kind: type[TaskT]) -> TaskT:
             why = ": its training was stopped before its first validation. Go on with it: resume=True, or --resume"
         elif (folder / "export.json").is_file():
             why = ": it is an export. `headwise serve` runs it, and in Python `from headwise.export.load import load`"
-        raise CheckpointError(Sentence("{folder} has no {file}{why}").format(folder=folder, file=WEIGHTS, why=why))
+        raise CheckpointError("{folder} has no {file}{why}", folder=folder, file=WEIGHTS, why=why)
     task = rebuild(folder, config, kind)
     load_weights(task, folder / WEIGHTS)
     on_gpu = task.options.accelerator != "cpu" and torch.cuda.is_available()
@@ -80,9 +80,11 @@ def rebuild(folder: Path, config: dict[str, Any], kind: type[TaskT]) -> TaskT:
     except (KeyError, TypeError, ValueError, OSError) as cause:
         said = f"{type(cause).__name__}: {cause}"
         raise CheckpointError(
-            Sentence("cannot restore the {name} of {folder} (headwise {versions}): {cause}").format(
-                name=kind.name, folder=folder, versions=config.get("versions"), cause=said
-            )
+            "cannot restore the {name} of {folder} (headwise {versions}): {cause}",
+            name=kind.name,
+            folder=folder,
+            versions=config.get("versions"),
+            cause=said,
         ) from cause
 
 
@@ -102,22 +104,21 @@ def read_config(folder: Path, kind: type[Trainable[Any]] | None = None) -> dict[
         config = parsed(yaml.safe_load, read_text(folder / CONFIG))
     except FileNotFoundError as cause:
         raise CheckpointError(
-            Sentence("{folder} is no run folder: there is no {file} in it").format(folder=folder, file=CONFIG)
+            "{folder} is no run folder: there is no {file} in it", folder=folder, file=CONFIG
         ) from cause
     except (OSError, ValueError, yaml.YAMLError) as cause:
         raise CheckpointError(
-            Sentence("cannot read {path}: {cause}").format(path=folder / CONFIG, cause=" ".join(str(cause).split()))
+            "cannot read {path}: {cause}", path=folder / CONFIG, cause=" ".join(str(cause).split())
         ) from cause
     kinds = {"task": str, "options": dict, "state": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(name), kind) for name, kind in kinds.items()):
-        raise CheckpointError(
-            Sentence("{folder} is not a run's: expected task, options and state in it").format(folder=folder / CONFIG)
-        )
+        raise CheckpointError("{folder} is not a run's: expected task, options and state in it", folder=folder / CONFIG)
     if kind is not None and config["task"] != kind.name:
         raise CheckpointError(
-            Sentence("{folder} is a run of {word!r}: expected one of {name!r}").format(
-                folder=folder, word=config["task"], name=kind.name
-            )
+            "{folder} is a run of {word!r}: expected one of {name!r}",
+            folder=folder,
+            word=config["task"],
+            name=kind.name,
         )
     return config | {part: renamed(config[part]) for part in ("options", "state")}
 
@@ -188,9 +189,7 @@ def write_files(folder: Path, task: Trainable[Any], config: dict[str, Any], scor
     except FileError:
         raise
     except OSError as cause:
-        raise FileError(
-            Sentence("cannot write into {folder}: {cause}").format(folder=folder, cause=cause.strerror or cause)
-        ) from cause
+        raise FileError("cannot write into {folder}: {cause}", folder=folder, cause=cause.strerror or cause) from cause
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -213,7 +212,7 @@ def read_scores(folder: Path) -> Scores | None:
         return Scores.from_json(parsed(json.loads, read_text(path)))
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise CheckpointError(
-            Sentence("cannot read {path}: {kind}: {cause}").format(path=path, kind=type(cause).__name__, cause=cause)
+            "cannot read {path}: {kind}: {cause}", path=path, kind=type(cause).__name__, cause=cause
         ) from cause
 
 
@@ -237,10 +236,12 @@ def check_same(
     for name in sorted(names - MAY_CHANGE):
         if getattr(had, name) != getattr(options, name):
             raise CheckpointError(
-                Sentence(
-                    "{folder} cannot be resumed with another {name}: expected {expected!r}. Received: {received!r}. "
-                    "Leave it out, or start a new training in another folder"
-                ).format(folder=folder, name=name, expected=getattr(had, name), received=getattr(options, name))
+                "{folder} cannot be resumed with another {name}: expected {expected!r}. Received: {received!r}. "
+                "Leave it out, or start a new training in another folder",
+                folder=folder,
+                name=name,
+                expected=getattr(had, name),
+                received=getattr(options, name),
             )
     if options.epochs < had.epochs:
         raise CheckpointError(
@@ -256,10 +257,12 @@ def check_same(
         before, now = config.get("data", {}).get(part) or {}, _told(data) or {}
         if any(before.get(word) != now.get(word) for word in ("rows", "fingerprint")):
             raise CheckpointError(
-                Sentence(
-                    "{folder} cannot be resumed with other {part} data: expected {expected}. Received: {received}. "
-                    "Start a new training in another folder"
-                ).format(folder=folder, part=part, expected=_named(before), received=_named(now))
+                "{folder} cannot be resumed with other {part} data: expected {expected}. Received: {received}. "
+                "Start a new training in another folder",
+                folder=folder,
+                part=part,
+                expected=_named(before),
+                received=_named(now),
             )
 
 

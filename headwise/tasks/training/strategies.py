@@ -20,7 +20,6 @@ from pytorch_lightning.plugins.environments import (
 )
 
 from headwise.errors import ArgumentError
-from headwise.language import Sentence
 from headwise.tasks.options.train import TrainOptions
 from headwise.tasks.training.sharding import FullyShard, Replicate
 
@@ -82,9 +81,9 @@ def check(options: TrainOptions) -> None:
         )
     if accelerator == "cuda" and world.devices > (there := torch.cuda.device_count()):
         raise ArgumentError(
-            Sentence("devices: expected at most {there}, the GPUs that torch sees. Received: {devices}").format(
-                there=there, devices=world.devices
-            )
+            "devices: expected at most {there}, the GPUs that torch sees. Received: {devices}",
+            there=there,
+            devices=world.devices,
         )
     if options.compile and accelerator == "cpu" and not _compilers():
         raise ArgumentError("compile: torch.compile needs a C++ compiler, and there is none; install g++ or clang++")

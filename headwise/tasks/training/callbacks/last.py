@@ -107,10 +107,10 @@ class AtomicCheckpoints(TorchCheckpointIO):
                 part.write_bytes(written.getbuffer())
         except OSError as cause:
             raise FileError(
-                Sentence(
-                    "cannot write {path}: {cause}. What was saved before is intact: make room, then go on with "
-                    "resume=True (the same command with --resume)"
-                ).format(path=path, cause=cause.strerror or cause)
+                "cannot write {path}: {cause}. What was saved before is intact: make room, then go on with "
+                "resume=True (the same command with --resume)",
+                path=path,
+                cause=cause.strerror or cause,
             ) from cause
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
