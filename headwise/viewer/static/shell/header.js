@@ -66,8 +66,7 @@ export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about 
   return [
     ...(about.model && about.model !== title ? [about.model] : []),
     `${ofLayers} × ${ofHeads}${kv}`,
-    kind === "cross" ? cross() : tokensOf(rows),
-    ...unknownSaid(rows, cols),
+    withUnknown(kind === "cross" ? cross() : tokensOf(rows), rows, cols),
     tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
   ];
 }
@@ -89,12 +88,8 @@ function framesSaid({ length, seconds }) {
   return say("{n} frames of {ms} ms ({s} s)", values);
 }
 
-// How many of the tokens the model does not know, as a list of one sentence or none. axes: each counts once.
-function unknownSaid(...axes) {
-  const all = [...new Set(axes)].flatMap((axis) => axis.unknown);
-  const unknown = all.filter(Boolean).length;
-  if (!unknown) return [];
-  const values = { n: whole(unknown), all: whole(all.length) };
-  const sentence = unknown === 1 ? "{n} of {all} tokens is unknown to this model" : "{n} of {all} tokens are unknown to this model";
-  return [say(sentence, values)];
+// The tokens, and how many of them the model does not know. axes: each counts once.
+function withUnknown(tokens, ...axes) {
+  const n = [...new Set(axes)].flatMap((axis) => axis.unknown).filter(Boolean).length;
+  return n ? say("{tokens}, {n} unknown to this model", { tokens, n: whole(n) }) : tokens;
 }

@@ -60,7 +60,7 @@ export class CompareView extends View {
       ["difference", say("difference"), say("Right minus left")],
     ], (compare) => app.state.set({ compare }));
     this.scale = scaleControl(app.state);
-    this.sink = sinkControl(app.state);
+    this.sink = sinkControl(app);
     const controls = [this.how, this.opposite.element, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
 
@@ -329,6 +329,7 @@ export class CompareView extends View {
     if (this.every > 1) notes.push(say("coarse: one of every {n} rows; zoom in for every cell", { n: this.every }));
     const hidden = this.shown.map((each) => this.map[each].sink).find((each) => each !== null);
     if (hidden !== undefined) notes.push(hiddenSaid(hidden));
+    notes.push(...this.maps.map(({ labelsSaid }) => labelsSaid).filter(Boolean));
     this.note.textContent = [...new Set(notes)].join(" · ");
   }
 
