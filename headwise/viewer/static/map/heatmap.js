@@ -121,14 +121,14 @@ export class HeatMap {
   // Pixels for a horizontal column label, if all labels have room, and for numbers; 0 = labels are rotated.
   get level() {
     const [width] = this.widthsOfColumns;
-    return this.cols.z >= width + 6 || this.what.cols.text === false ? width + 3 : 0;
+    return this.cols.z >= width + 6 || this.what.cols.numbers ? width + 3 : 0;
   }
 
   // That labels are left out, in words: those that are drawn would else read as the text. Numbers tell it themselves.
   get labelsSaid() {
     if (!this.width) return "";
     const steps = [[this.what.rows, stepOf(this.rows)], [this.what.cols, stepOf(this.cols, this.level || undefined)]];
-    const n = Math.max(...steps.map(([axis, step]) => (axis.text === false ? 1 : step)));
+    const n = Math.max(...steps.map(([axis, step]) => (axis.numbers ? 1 : step)));
     return n > 1 ? say("Labels name one token in {n}; zoom in for all", { n }) : "";
   }
 

@@ -47,11 +47,11 @@ export function drawColumns(context, axis, side, edge, marks, style, level) {
 
 // Pixels that the labels of an axis take, [horizontal, rotated]. In a long text the longest labels are cut; at most
 // MEASURED labels are measured.
-export function widthsOf(context, { labels, numbered }, style) {
+export function widthsOf(context, { labels, numbers }, style) {
   context.font = fontOf(style, true);
   const each = Math.ceil(labels.length / MEASURED);
   // The last of very many numbers is the longest, and must not be cut.
-  const some = numbered ? labels.slice(-1) : labels.filter((_, i) => i % each === 0);
+  const some = numbers ? labels.slice(-1) : labels.filter((_, i) => i % each === 0);
   const most = (measure) => {
     const widths = some.map(measure).sort((a, b) => a - b);
     return Math.min(WIDEST, Math.ceil(widths[Math.ceil(widths.length * (widths.length > FEW ? 0.95 : 1)) - 1]));

@@ -83,4 +83,4 @@ export function hiddenSaid(sink) {
 }
 
 const digits = (weight) =>
-  weight === 0 ? "0" : weight >= 1e-3 ? String(Number(weight.toPrecision(2))) : weight.toExponential(1);
+  weight === 0 ? "0" : weight >= 1e-4 ? String(Number(weight.toPrecision(2))) : weight.toExponential(1);

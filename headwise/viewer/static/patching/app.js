@@ -4,7 +4,7 @@ import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./patching.css" with { type: "text" };
 import { css, divergingRamp } from "../map/colour.js";
 import { choices, languageSwitch, picker, button } from "../shell/controls.js";
-import { element, styled } from "../shell/element.js";
+import { element, listed, styled } from "../shell/element.js";
 import { Theme } from "../shell/theme.js";
 import { aboutSaid, say } from "../words.js";
 
@@ -50,7 +50,7 @@ export class PatchingApp {
       location.reload();
     };
     return element("header", {}, element("h1", { textContent: facts.title, dir: "auto" }),
-      element("p", { className: "facts", textContent: said.join(" · ") }),
+      element("p", { className: "facts" }, ...listed(said)),
       element("span", { className: "corner" }, languageSwitch(speak), this.turn));
   }
 
@@ -96,7 +96,7 @@ export class PatchingApp {
     const top = all.reduce((most, { effect }) => Math.max(most, Math.abs(effect)), 0);
     const table = divergingRamp(this.host.dataset.theme === "dark");
     const short = (column) => (facts.positions === null ? column : (facts.labels[column] ?? column));
-    const titles = columns.map((column) => element("th", { scope: "col", title: this.nameOf(column) }, element("span", { textContent: short(column) })));
+    const titles = columns.map((column) => element("th", { scope: "col", title: this.nameOf(column) }, element("span", { textContent: short(column), className: typeof short(column) === "number" ? "" : "turned" })));
     const rows = cells.map((row, layer) => {
       const made = row.map(({ effect, head }, column) => {
         const cell = element("td", { title: effect === null ? "" : this.told({ effect, head, layer, column }) });
@@ -106,7 +106,7 @@ export class PatchingApp {
       });
       return element("tr", {}, element("th", { scope: "row", textContent: say("layer {n}", { n: layer }), title: facts.layers[layer] }), ...made);
     });
-    this.map.replaceChildren(element("table", {}, element("tr", {}, element("td"), ...titles), ...rows));
+    this.map.replaceChildren(element("table", {}, element("tr", {}, element("td", { textContent: facts.positions === null ? say("head") : "" }), ...titles), ...rows));
     const values = { low: digits(-top), high: digits(top) };
     this.legend.textContent = say("An effect is the share of the difference between the two runs that patching brings back: 1 = all, 0 = nothing. Colours from {low} (blue) to {high} (orange).", values);
     const strongest = all.sort((one, other) => other.effect - one.effect).slice(0, LISTED);

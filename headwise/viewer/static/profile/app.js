@@ -3,7 +3,7 @@
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
 import { button, languageSwitch } from "../shell/controls.js";
-import { element, styled } from "../shell/element.js";
+import { element, listed, styled } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
 import { Theme } from "../shell/theme.js";
@@ -44,7 +44,7 @@ export class ProfileApp {
       "header",
       {},
       element("h1", { textContent: facts.title, dir: "auto" }),
-      element("p", { className: "facts", textContent: said.join(" · ") }),
+      element("p", { className: "facts" }, ...listed(said.filter(Boolean))),
       element("span", { className: "corner" }, languageSwitch((lang) => this.speak(lang)), this.theme),
     );
   }

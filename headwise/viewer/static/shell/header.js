@@ -1,7 +1,7 @@
 // The top of the page: its title, the input and layers shown, the theme, and help.
 
 import { button, choices, languageSwitch, picker } from "./controls.js";
-import { element } from "./element.js";
+import { element, listed } from "./element.js";
 import { say, whole } from "../words.js";
 
 const FEW = 4; // stacks up to this many stand side by side
@@ -41,7 +41,7 @@ export class Header {
     if (changed.has("input")) this.offerStacks();
     this.inputs.show(app.state.input);
     this.chooser.show(app.state.stack);
-    this.facts.replaceChildren(...factsOf(app.stack, app.source).flatMap((fact, i) => [i ? " · " : "", fact]));
+    this.facts.replaceChildren(...listed(factsOf(app.stack, app.source)));
   }
 
   offerStacks() {
