@@ -58,14 +58,15 @@ export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about 
   const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(whole).join("–");
   const heads = span(layers.map((layer) => layer.heads));
   const shared = layers.some((layer) => layer.kvHeads < layer.heads);
-  const kv = shared ? ` (${say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) })})` : "";
   const count = layers.length;
   const ofLayers = count === 1 ? say("1 layer") : say("{n} layers", { n: count });
-  const ofHeads = heads === "1" ? say("1 head") : say("{n} heads", { n: heads });
+  const name = heads === "1" ? say("1 head") : say("{n} heads", { n: heads });
+  const what = () => say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) });
+  const ofHeads = shared ? say("{name} ({what})", { name, what: what() }) : name;
   const cross = () => say("{queries} attending to {keys}", { queries: tokensOf(rows), keys: tokensOf(cols) });
   return [
     ...(about.model && about.model !== title ? [about.model] : []),
-    `${ofLayers} × ${ofHeads}${kv}`,
+    `${ofLayers} × ${ofHeads}`,
     withUnknown(kind === "cross" ? cross() : tokensOf(rows), rows, cols),
     tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
   ];
