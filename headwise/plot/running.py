@@ -310,7 +310,9 @@ def _draw_lines(
                 frames += [(x + beside / 2, boxes[place][1], wide - beside, boxes[place][3])] * piece.framed
                 if shades[place] >= 0:
                     ink = ink_on(cmap(norm(shades[place])))
-            axes.text(x + beside, y, piece.text, fontproperties=font, color=ink, va="baseline", parse_math=False, zorder=3)
+            axes.text(
+                x + beside, y, piece.text, fontproperties=font, color=ink, va="baseline", parse_math=False, zorder=3
+            )
             x += wide
     shaded = sorted(place for place in boxes if shades[place] >= 0)
     grounds = add_boxes(axes, [boxes[place] for place in shaded], cmap=cmap, norm=norm, zorder=1)
