@@ -16,7 +16,6 @@ from headwise import masks
 from headwise.errors import ArgumentError, DtypeError
 from headwise.plot import text
 from headwise.plot.colour import ink_on
-from headwise.plot.running import AROUND
 from headwise.records import Seen
 from headwise.text import Tokens
 
@@ -95,12 +94,12 @@ def test_the_asking_token_is_framed_where_it_stands(seen: Seen) -> None:
     figure = text(seen, layer=0, row=2)
     box = framed(figure)[0].get_paths()[0].get_extents()
     x, y = next((x, y) for piece, x, y in pieces(figure) if piece == "sat")
-    assert box.x0 == pytest.approx(x - AROUND / 144)
+    half = framed(figure)[0].get_linewidth()[0] / 144  # of a line of the frame, in inches: no line crosses a letter
+    assert box.x0 + half == pytest.approx(x)
     assert box.y0 < y < box.y1
-    single = text(make_record(4, 4), tokens=tokens_of(*"pile"), row=2)  # no line of the frame crosses a letter
+    single = text(make_record(4, 4), tokens=tokens_of(*"pile"), row=2)
     box = framed(single)[0].get_paths()[0].get_extents()
-    (_, before, _), (_, after, _) = pieces(single)[2:]
-    assert (box.x0 + AROUND / 144, box.x1 + AROUND / 144) == pytest.approx((before, after))
+    assert (box.x0 + half, box.x1 + half) == pytest.approx([x for _, x, _ in pieces(single)[2:]])
     assert not framed(text(seen, layer=0, row=2, cols=slice(3, 6)))
     cross = make_seen(1, "cross")
     cross.tokens = {"target": WORDS, "source": [word.upper() for word in WORDS]}

@@ -24,6 +24,7 @@ export const hasSink = ({ layers }) => !layers.every(({ supports }) => supports)
 
 // How many tokens the model does not know, if they are many, { unknown, all }; else null.
 export function fewKnown({ rows, cols }) {
+  if (rows.long || cols.long) return null; // its tokens are not looked at
   const all = [...new Set([rows, cols])].flatMap((axis) => axis.unknown);
   const unknown = all.filter(Boolean).length;
   return unknown > UNKNOWN * all.length ? { unknown, all: all.length } : null;
