@@ -29,6 +29,8 @@ _SEAL = "seal"  # the name of the checksum of an object inside it
 
 # One of these stands near the beginning of every page of headwise: the second in those of 0.2 and before.
 _PAGE = (b'<meta name="generator" content="headwise', b'<div id="page"><p>Opening')
+# The same of files of records, profiles, patching effects (their version comes first) and weights.
+_TENSORS = (b'{"__metadata__":{"format":"pt","headwise', b'{"__metadata__":{"format":"pt","crc32"')
 _count = itertools.count()
 _writing: set[str] = set()  # the names of the unfinished files and folders that this process is writing
 # Windows refuses to replace a file while somebody reads it. These are the seconds to wait before each new attempt.
@@ -37,6 +39,15 @@ _PAUSES = (0.01, 0.03, 0.1, 0.3, 1.0) if os.name == "nt" else ()
 
 def check_page(path: Path) -> None:
     """Raise FileError if a page cannot replace what is at `path`: a file that is no page of headwise, and not empty."""
+    _check_own(path, _PAGE)
+
+
+def check_tensors(path: Path) -> None:
+    """Raise FileError if a file of tensors cannot replace what is at `path`: a file of others, and not empty."""
+    _check_own(path, _TENSORS)
+
+
+def _check_own(path: Path, marks: tuple[bytes, ...]) -> None:
     if not os.path.isfile(path):  # of a pipe nothing is to be read; who writes says what is wrong with it
         return
     try:
@@ -44,11 +55,10 @@ def check_page(path: Path) -> None:
             beginning = file.read(4096)
     except OSError:
         return
-    if beginning and not any(mark in beginning for mark in _PAGE):
+    if beginning and not any(mark in beginning for mark in marks):
         raise FileError(
             Sentence(
-                "{path} exists, and headwise did not write it: expected a new file, or a page of headwise. Choose "
-                "another file for the page, or remove this one first"
+                "{path} exists, and headwise did not write it. Choose another file, or remove this one first"
             ).format(path=path)
         )
 
@@ -280,10 +290,16 @@ def check_there(path: Path) -> None:
     """Raise FileError if there is no such file; the message has the most similar name in its folder."""
     if path.exists():
         return
-    there = os.listdir(path.parent) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.7)
-    hint = Sentence(". Did you mean {path}?").format(path=path.with_name(near[0])) if near else ""
+    near = similar_path(path)
+    hint = Sentence(". Did you mean {path}?").format(path=near) if near else ""
     raise FileError(Sentence("there is no file {path}{hint}").format(path=path, hint=hint))
+
+
+def similar_path(path: Path, cutoff: float = 0.7) -> Path | None:
+    """Return the path in the same folder whose name is most similar, by `difflib`; None if none is similar enough."""
+    there = os.listdir(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=cutoff)
+    return path.with_name(near[0]) if near else None
 
 
 def parsed(load: Callable[[str], Any], text: str) -> Any:

@@ -99,6 +99,17 @@ class Sentence(str):
                 kept[place] = value if isinstance(value, (str, int, float)) else format(value, spec or "")
         return Sentence(super().format(**values), str(self), kept)
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers among its values and in sentences among them, by name: its own first, then the earlier one."""
+        found: dict[str, float] = {}
+        for name, value in self.values.items():
+            if isinstance(value, Sentence):
+                found = value.numbers | found
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                found[name] = value
+        return found
+
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copies and pickles
         return str(self), self.template, self.values
 

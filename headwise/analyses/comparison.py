@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from headwise.text import as_tokens
 
 Pairs = list[tuple[int, int]]  # positions in a and in b
 LabelsOf = Callable[[AttentionRecord, int], tuple[Sequence[str], Sequence[str]]]
+Align = Literal["tokens", "positions"]
 Labels = tuple[LabelsOf | None, LabelsOf | None]  # for run a and for run b; None = the run has no tokens
 
 
@@ -45,7 +46,13 @@ class Comparison:
 
 @overload
 def compare(
-    a: AttentionRecord, b: AttentionRecord, tokens_a: Any = ..., tokens_b: Any = ..., *, example: int | None = ...
+    a: AttentionRecord,
+    b: AttentionRecord,
+    tokens_a: Any = ...,
+    tokens_b: Any = ...,
+    *,
+    align: Align = ...,
+    example: int | None = ...,
 ) -> Comparison: ...
 
 
@@ -56,6 +63,7 @@ def compare(
     tokens_a: Any = ...,
     tokens_b: Any = ...,
     *,
+    align: Align = ...,
     example: int | None = ...,
 ) -> list[Comparison]: ...
 
@@ -66,14 +74,15 @@ def compare(
     tokens_a: Any = None,
     tokens_b: Any = None,
     *,
+    align: Align = "tokens",
     example: int | None = None,
 ) -> Comparison | list[Comparison]:
     """Measure how differently two runs attend, head by head: two inputs of one model, or one input of two models.
 
-    Tokens that both runs have are matched in order (the longest common blocks, `difflib.SequenceMatcher`). In each run,
-    each shared row becomes a distribution (p, q) over the shared keys and one more cell, the rest: the keys that only
-    this run has, and the learned sink. A query that attends to nothing has 1 in the rest. The distance is the
-    Jensen-Shannon divergence (Lin 1991)
+    Tokens that both runs have are matched in order (the longest common blocks, `difflib.SequenceMatcher`), or every
+    position with the same one. Rows of other queries are left out. In each run, each shared row becomes a distribution
+    (p, q) over the keys of both runs: where only one run has a key, the other one has 0. One more cell has the learned
+    sink, and 1 if the query attends to nothing. The distance is the Jensen-Shannon divergence (Lin 1991)
 
         JSD = ½ Σ_j p_j log(p_j / m_j) + ½ Σ_j q_j log(q_j / m_j),    m = (p + q) / 2
 
@@ -84,6 +93,8 @@ def compare(
         tokens_a, tokens_b: the tokens of each run's self-attention, to align by: a value for `headwise.text.as_tokens`,
             such as a list of strings, `Tokens`, or the output of a tokenizer; for one example, or for each example.
             None = the tokens of the two `Seen`s, if they have any; otherwise the rows are aligned by position.
+        align: "tokens", or "positions": by position, whatever the tokens are, as patching does. Then both need the same
+            lengths.
         example: compare only this example of the batch; None = all examples, which must have the same alignment.
 
     Returns:
@@ -92,10 +103,12 @@ def compare(
     Raises:
         RecordError: two records that differ in B or H, or in length where there are no tokens; tokens that do not fit.
         ArgumentError: tokens for only one of them, or no token in common; examples with different alignments;
-            sequences of different lengths; example out of range.
+            sequences of different lengths; example out of range; an unknown `align`.
         DtypeError: an argument of another type than described here.
     """
-    labels = _labels_by(a, tokens_a), _labels_by(b, tokens_b)
+    if align not in ("tokens", "positions"):
+        raise ArgumentError(f'align must be "tokens" or "positions". Received: align={align!r}')
+    labels = (_labels_by(a, tokens_a), _labels_by(b, tokens_b)) if align == "tokens" else (None, None)
     if (labels[0] is None) != (labels[1] is None):
         missing = "tokens_a" if labels[0] is None else "tokens_b"
         raise ArgumentError(f"compare needs the tokens of both runs, or of neither. Received: {missing}=None")
@@ -125,8 +138,10 @@ def _compare(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: in
     divergence, moved = [], []
     row_bytes = a.shape[0] * a.shape[1] * max(a.shape[3], b.shape[3]) * dtype.itemsize
     for part in blocks(range(len(rows)), row_bytes):
-        p = _with_rest(a, examples, [rows[i][0] for i in part], [key for key, _ in keys]).to(dtype)
-        q = _with_rest(b, examples, [rows[i][1] for i in part], [key for _, key in keys]).to(p)
+        p, own_p = _on_keys(a, examples, [rows[i][0] for i in part], [key for key, _ in keys], dtype)
+        q, own_q = _on_keys(b, examples, [rows[i][1] for i in part], [key for _, key in keys], dtype)
+        # A key that only one run has adds ½ p ln 2, so that all of them are one cell.
+        p, q = (torch.cat([p, own_p, 0 * own_p], -1), torch.cat([q, 0 * own_q, own_q], -1).to(p))
         divergence.append(_jensen_shannon(p, q))
         moved.append((p - q).abs().sum(-1) / 2)
     by_row = torch.cat(divergence, dim=2)
@@ -145,8 +160,8 @@ def _align(a: AttentionRecord, b: AttentionRecord, labels: Labels, example: int,
     if of_a is None or of_b is None:
         if a.shape[2:] != b.shape[2:]:
             raise RecordError(
-                f"compare aligns by position where there are no tokens, and needs the same Q and K. Received: {which} "
-                f"with a={list(a.shape[2:])}, b={list(b.shape[2:])}. Pass tokens_a= and tokens_b="
+                "compare aligns by position without tokens, or with align='positions', and needs the same Q and K. "
+                f"Received: {which} with a={list(a.shape[2:])}, b={list(b.shape[2:])}. Pass tokens_a= and tokens_b="
             )
         return [(i, i) for i in range(a.shape[2])], [(j, j) for j in range(a.shape[3])]
     (rows_a, keys_a), (rows_b, keys_b) = of_a(a, example), of_b(b, example)
@@ -186,18 +201,20 @@ def _matched(a: Sequence[str], b: Sequence[str]) -> Pairs:
     return [(match.a + i, match.b + i) for match in matcher.get_matching_blocks() for i in range(match.size)]
 
 
-def _with_rest(record: AttentionRecord, examples: list[int], rows: list[int], keys: list[int]) -> Tensor:
-    """Compute the weights [B, H, r, c + 1] of some queries on some keys and, in the last column, on all the rest.
+def _on_keys(
+    record: AttentionRecord, examples: list[int], rows: list[int], keys: list[int], dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Compute the weights of some queries: [B, H, r, c + 1] on `keys` and the learned sink, [B, H, r, 1] on other keys.
 
-    The rest: all other keys and the learned sink. It is 1 for a query that attends to nothing.
+    A query that attends to nothing has 1 in the place of the sink.
     """
-    weights = record.weights(rows=rows)[examples]
+    weights = record.weights(rows=rows)[examples].to(dtype)
     is_shared = torch.zeros(weights.shape[3], dtype=torch.bool, device=weights.device)
     is_shared[keys] = True
     total = weights.sum(-1, keepdim=True)
     # Only with a learned sink, or in an empty row, the sum is not 1; otherwise the difference is rounding.
     left = (total == 0).to(total.dtype) if record.sinks is None else (1.0 - total).clamp(min=0.0)
-    return torch.cat([weights[..., keys], weights[..., ~is_shared].sum(-1, keepdim=True) + left], dim=-1)
+    return torch.cat([weights[..., keys], left], dim=-1), weights[..., ~is_shared].sum(-1, keepdim=True)
 
 
 def _jensen_shannon(p: Tensor, q: Tensor) -> Tensor:

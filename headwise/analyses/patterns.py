@@ -14,6 +14,8 @@ from headwise.errors import ArgumentError, RecordError
 from headwise.records import AttentionRecord
 from headwise.records.statistics import OffsetMass, Statistics
 
+LEAST = 5  # queries from which a page or a profile says that a head has a pattern
+
 
 @dataclass(frozen=True, eq=False)
 class PatternScores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import webbrowser
@@ -16,7 +17,7 @@ import click
 
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, FileError, shortened
-from headwise.files import name_kind, replacing
+from headwise.files import check_there, name_kind, replacing, similar_path
 from headwise.language import Sentence, echo, join, said
 from headwise.tasks.rows.chunks import opened
 from headwise.tasks.rows.encodings import decode, recode
@@ -41,8 +42,10 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
 
     Raises:
         FileError: a file is missing or not UTF-8.
-        ArgumentError: a text is empty.
+        ArgumentError: a text is empty, or a word that is, or nearly is, the name of a file.
     """
+    for text in texts:
+        _check_no_path(text)
     if not texts and not files:
         if sys.stdin.isatty():
             raise click.UsageError(
@@ -58,6 +61,16 @@ def read_texts(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
                 )
             )
     return found
+
+
+def _check_no_path(text: str) -> None:
+    """Raise ArgumentError for a single word with a suffix that names a file, FileError if it nearly does."""
+    if not re.fullmatch(r"\S{1,200}\.\w+", text):
+        return
+    if os.path.isfile(text):
+        raise ArgumentError(Sentence("{text} is a file: expected a text, or --file {text}").format(text=text))
+    if similar_path(Path(text), cutoff=0.8):
+        check_there(Path(text))
 
 
 def read_lines(files: Sequence[Path]) -> Iterator[NamedText]:
@@ -211,8 +224,8 @@ def tell_cut(named: NamedText, tokens: Tokens) -> None:
 
 def finish_page(target: Path, counts: str = "", *, open_page: bool) -> None:
     """Say that a page was written, with `counts` ("3 layers") of what is in it; open it in a browser if asked."""
-    if open_page:
-        webbrowser.open(target.resolve().as_uri())
+    if open_page and webbrowser.open(target.resolve().as_uri()) is False:
+        echo(said("headwise: no browser was found here"), err=True)
     inside = join(filter(None, (size(target.stat().st_size), counts)), "; ")
     echo(said("Wrote {target} ({inside}): open it in a browser; it needs no network.", target=target, inside=inside))
 

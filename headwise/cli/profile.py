@@ -18,6 +18,7 @@ from headwise.cli.layers import parse_layers
 from headwise.cli.loading import load_model, make_only, tell_missing
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.errors import ArgumentError
+from headwise.files import check_tensors
 from headwise.language import Sentence, counted, echo, printable, said
 from headwise.tables import make_console
 from headwise.tasks.rows.sources import readable
@@ -37,7 +38,10 @@ SHOWN = 16  # number of heads in the table
 @click.option("--column", default="text", metavar="NAME", help="The column with the texts.")
 @click.option("--lines", is_flag=True, help="Each line of a text file is a text. Default: each paragraph.")
 @click.option(
-    "--length", type=click.IntRange(min=4), default=128, metavar="N", help="Cut texts into windows of N tokens at most."
+    "--length",
+    type=click.IntRange(min=4),
+    metavar="N",
+    help="Cut texts into windows of N tokens at most. Default: 128, or what the model can read.",
 )
 @click.option("--batch", default=2048, help="Tokens that the model reads at once.", **COUNT)
 @click.option("--max-tokens", help="Stop after about N tokens. Default: all.", **COUNT)
@@ -53,7 +57,7 @@ def profile(
     dataset: str | None,
     column: str,
     lines: bool,
-    length: int,
+    length: int | None,
     batch: int,
     max_tokens: int | None,
     examples: int,
@@ -75,6 +79,7 @@ def profile(
             path.stat()
     corpus = _corpus(path, dataset, column, lines)
     check_writable(out, "--out", [path] if path else [])
+    check_tensors(out)
     if out.suffix != ".hw":  # headwise view knows a file by it
         raise ArgumentError(Sentence("--out: expected a name that ends in .hw. Received: {out}").format(out=out))
     next(iter(corpus), None)  # a wrong name is reported before the model is loaded
@@ -89,6 +94,13 @@ def profile(
         pretrained = dataclasses.replace(pretrained, name=DEFAULT_MODEL)
     elif Path(model).expanduser().is_dir():  # Ray workers run in other folders
         model = str(Path(model).expanduser().absolute())
+    longest = pretrained.max_length
+    if length is not None and longest is not None and length > longest:
+        raise ArgumentError(
+            Sentence("--length: {name} reads {longest} tokens at most. Received: --length {length}").format(
+                name=pretrained.name, longest=longest, length=length
+            )
+        )
     meter = _Meter(partial(out) if partial(out).exists() else None)
     found = collect(
         pretrained,
@@ -180,7 +192,8 @@ def _print(found: Profile) -> None:
     table = plain_table()
     for name in ("layer", "head", "does", "score", "entropy", "distance", "special", "strongest pair", "example"):
         table.add_column(said(name), justify="right" if name in ("layer", "head", "score", "entropy") else "left")
-    for head in striking(found):
+    heads = striking(found)
+    for head in heads:
         kind, score = head.kind
         pair = next(iter(head.pairs(1)), None)
         means = head.means
@@ -191,6 +204,15 @@ def _print(found: Profile) -> None:
         make_console(highlight=False),
         titled(f"{found.corpus} · {said('{tokens:,} tokens', tokens=found.tokens)}", table),
     )
+    if len(heads) < (every := sum(1 for _ in found.heads())):
+        echo(
+            said(
+                "{count} of {every} heads: those of each kind that have its highest scores, the number that its rule "
+                "compares.",
+                count=len(heads),
+                every=every,
+            )
+        )
 
 
 def striking(found: Profile) -> list[Head]:

@@ -19,6 +19,7 @@ from headwise.cli.output import progress_bar
 from headwise.cli.shared import COUNT, PATH, encoding, shared
 from headwise.cli.unknown import tell_unknown
 from headwise.errors import ArgumentError, RecordError
+from headwise.files import check_tensors
 from headwise.language import Sentence, counted, echo, join, said
 from headwise.tables import make_console
 
@@ -97,6 +98,7 @@ def watch(
             Sentence("{option}: only with --statistics-only").format(option="--lines" if lines else "--chunk")
         )
     check_writable(out, "--out", files, "an input file")
+    check_tensors(out)
     named = read_texts(texts, files)
 
     with progress_bar() as tell:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headwise.language import Sentence
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -58,19 +60,26 @@ class Finding:
     fix: str  # what to change
     where: Where | None = None  # the line of code, if tracing found it
     sources: tuple[str, ...] = ()  # threads, such as "vit-pytorch #65"
-    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)  # the numbers in the evidence, as floats
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers in the evidence, by the names of their places in it."""
+        return self.evidence.numbers if isinstance(self.evidence, Sentence) else {}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-compatible values; NaN and infinity, which JSON does not have, become None."""
-        numbers = {name: float(x) if math.isfinite(x) else None for name, x in self.numbers.items()}
+        numbers = {name: x if math.isfinite(x) else None for name, x in self.numbers.items()}
         return {**dataclasses.asdict(self), "sources": list(self.sources), "numbers": numbers}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Finding:
         """What `to_dict` wrote."""
-        numbers = {name: math.nan if x is None else x for name, x in found["numbers"].items()}
-        known = {**found, "sources": tuple(found["sources"]), "numbers": numbers}
-        return cls(**{**known, "where": _read_where(found)})
+        known = {name: x for name, x in found.items() if name != "numbers"}
+        text = found["evidence"]
+        if not isinstance(text, Sentence):  # of a file: it gets its numbers back
+            numbers = {name: math.nan if x is None else x for name, x in found["numbers"].items()}
+            known["evidence"] = Sentence(text, "{text}", {"text": text, **numbers})
+        return cls(**{**known, "sources": tuple(found["sources"]), "where": _read_where(found)})
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -101,12 +101,8 @@ class _Over(BaseException):
 
 
 def _seconds(seconds: float) -> str:
-    shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0")
-    return (
-        Sentence("{shown} second").format(shown=shown)
-        if shown == "1"
-        else Sentence("{shown} seconds").format(shown=shown)
-    )
+    shown = round(seconds, None if seconds >= 10 else 1)
+    return (Sentence("{seconds:g} second") if shown == 1 else Sentence("{seconds:g} seconds")).format(seconds=shown)
 
 
 def _where(frame: FrameType | None, limited: FrameType) -> Where | None:
@@ -148,7 +144,7 @@ def hangs(seconds: float, where: Where | None, doing: str = "forward") -> Findin
         cure = "put code that trains, serves or waits under if __name__ == '__main__':"
     evidence = Sentence("{doing} did not finish within {seconds}").format(doing=doing, seconds=_seconds(seconds))
     fix = Sentence("{cure}; if it is only slow, allow more time (--timeout)").format(cure=cure)
-    return Finding("hangs", "bug", evidence, fix, where, numbers={"seconds": seconds})
+    return Finding("hangs", "bug", evidence, fix, where)
 
 
 def crashes(how: str, where: Where | None, doing: str = "forward") -> Finding:
@@ -172,7 +168,7 @@ def too_large(memory: float | None, where: Where | None, doing: str = "forward")
         "look for a tensor whose size does not follow from the input's; if the module is just large, choose "
         "smaller sizes, or allow more memory (--memory)"
     )
-    return Finding("too-large", "bug", evidence, fix, where, numbers={} if memory is None else {"bytes": memory})
+    return Finding("too-large", "bug", evidence, fix, where)
 
 
 def ended_by(

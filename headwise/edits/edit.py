@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.edits.where import Where
-from headwise.errors import ArgumentError, brief
+from headwise.errors import ArgumentError, DtypeError, brief
 from headwise.records.names import Choice, check_choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Numbers = int | Sequence[int] | None
 Steps = Literal["prompt", "decode"] | range | None
@@ -50,6 +54,17 @@ class Edit:
     key_heads: Numbers = dataclasses.field(default=None, kw_only=True)
     examples: Numbers = dataclasses.field(default=None, kw_only=True)
     steps: Steps = dataclasses.field(default=None, kw_only=True)
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Raise DtypeError for an argument that the edit does not have."""
+        edit = super().__new__(cls)
+        known = [field.name for field in dataclasses.fields(cls) if field.init]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"Did you mean {near[0]}=?" if near else f"Its arguments: {', '.join(known)}"
+                raise DtypeError(f"{edit.name}: unknown argument. Received: {name}={brief(given[name])}. {hint}")
+        return edit
 
     def __post_init__(self) -> None:
         for each in check_choice(self.where):

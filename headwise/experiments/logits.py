@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import ArgumentError, ProjectionError, brief
+from headwise.errors import ArgumentError, DtypeError, ProjectionError, brief
 from headwise.experiments.linear import close
 from headwise.experiments.norms import Norm, find_norm
 from headwise.experiments.observing import Observed, observe
@@ -84,6 +84,7 @@ def direct_logit_attribution(
             normalised after each layer (BERT), or the additions that make the stream were not observed; or a layer runs
             several times in one pass.
         ArgumentError: a position or a token that does not exist.
+        DtypeError: a token that is a text.
     """
     observed = observe(model, inputs)
     several = [site for site, computed in observed.calls.items() if computed.runs > 1]
@@ -169,6 +170,11 @@ class _Adding:
 
 
 def _ids(token: Tensor | int, batch: int, vocabulary: int, name: str) -> Tensor:
+    if isinstance(token, str):
+        raise DtypeError(
+            f"{name} must be an id. Received: {name}={token!r}. Pass what your tokenizer has for it, such as "
+            f"tokenizer.convert_tokens_to_ids({token!r})"
+        )
     ids = torch.as_tensor(token).expand(batch) if torch.as_tensor(token).ndim == 0 else torch.as_tensor(token)
     if ids.shape != (batch,) or bool(((ids < 0) | (ids >= vocabulary)).any()):
         raise ArgumentError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headwise.analyses import key_zero_rate
 from headwise.capture.context import watch
-from headwise.errors import ArgumentError
+from headwise.experiments.blocks import find_blocks
 from headwise.experiments.observing import tensors_in
 from headwise.experiments.running import Inputs, run
 from headwise.experiments.scores import name_layers
@@ -86,13 +86,7 @@ def massive_activations(model: nn.Module, inputs: Inputs, *, above: float = 100.
     with torch.no_grad(), watch(model) as seen:
         states = _states(model, inputs, [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))])
     layers = name_layers(seen)
-    blocks = [name for name in states if any(site == name or site.startswith(f"{name}.") for site in layers)]
-    blocks = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
-    if not blocks:
-        raise ArgumentError(
-            "massive_activations: expected blocks with attention in an nn.ModuleList or nn.Sequential. Received: "
-            f"{type(model).__name__}"
-        )
+    blocks = [name for name in find_blocks(model, layers) if name in states]
     found, largest, median = [], [], []
     for name in blocks:
         x = states[name].abs().float()

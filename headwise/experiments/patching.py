@@ -9,7 +9,8 @@ Attribution patching approximates all effects by one backward pass (Nanda 2023, 
 
     m(patched) - m(corrupted) ≈ (o(clean) - o(corrupted)) · ∂m/∂o(corrupted)
 
-Over heads, o is the output of a head; over positions, its output at one query; over edges, one attention weight. An
+Over heads, o is the output of a head; over positions, its output at one query; over edges, one attention weight; over
+residual, the residual stream before a block, at one position. An
 effect over edges measures *where* the head attends; an effect over heads or positions also measures what the head
 *moves*.
 """
@@ -24,12 +25,15 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import ArgumentError, ShapeError
+from headwise.experiments.blocks import find_blocks
 from headwise.experiments.running import Inputs, Metric
 from headwise.experiments.saved import load, save
-from headwise.experiments.sweeping import Over, attributed, collect_numbers, largest, sweep
+from headwise.experiments.sweeping import Over, Which, attributed, collect_numbers, largest, sweep
 from headwise.records.names import Choice
 from headwise.tables import Printed
 from headwise.text import as_tokens
+
+RELIABLE = 0.7  # the correlation from which attribution stands for patching
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -38,11 +42,14 @@ class Patching(Printed):
 
     Attributes:
         layers: the paths of the layers, in the order in which they ran.
-        effects: [L, H], [L, H, Q] over positions, or [L, H, Q, K] over edges. NaN for heads that a layer does not have.
+        effects: [L, H]; [L, H, Q] over positions; [L, H, Q, K] over edges; [L, 1, N] over residual, where the layers
+            are the blocks. NaN for heads that a layer does not have.
         attributed: the same effects, by attribution patching; None with attribution=False.
         clean, corrupted: the metric of the two runs, averaged over the examples.
-        labels: the names of the positions; () = unknown.
+        labels: the names of the positions in the clean input; () = unknown.
+        corrupted_labels: those in the corrupted input; () = unknown.
         model: the class of the model.
+        over: what was replaced at a time.
 
     `headwise.view(found, "patching.html")` shows the effects as a map, layer by position or layer by head.
     """
@@ -54,6 +61,8 @@ class Patching(Printed):
     corrupted: float
     labels: tuple[str, ...] = ()
     model: str = ""
+    corrupted_labels: tuple[str, ...] = ()
+    over: Over = "heads"
 
     def save(self, path: str | Path) -> None:
         """Write the effects to a file, which `headwise view` shows. FileError if it cannot be written."""
@@ -85,9 +94,11 @@ class Patching(Printed):
         for effect, layer, head, place in self.strongest():
             at = "" if place is None else f", position {place}"
             at = f", query {place[0]} to key {place[1]}" if isinstance(place, tuple) else at
-            lines.append(f"{effect:7.3f}  {layer}, head {head}{at}")
+            of_head = "" if self.over == "residual" else f", head {head}"
+            lines.append(f"{effect:7.3f}  {layer}{of_head}{at}")
         if self.correlation is not None:
-            lines.append(f"correlation with attribution patching: {self.correlation:.3f}")
+            unreliable = "" if self.correlation >= RELIABLE else ": attribution is unreliable here"
+            lines.append(f"correlation with attribution patching: {self.correlation:.3f}{unreliable}")
         return "\n".join(lines)
 
 
@@ -103,6 +114,7 @@ def patching(
     batch: int = 32,
     progress: bool = False,
     tokens: Any = None,
+    corrupted_tokens: Any = None,
 ) -> Patching:
     """Replace the output of each head in the corrupted run by its output in the clean run, one head at a time.
 
@@ -114,23 +126,29 @@ def patching(
             pass reads several copies of the examples, one after another, so that the targets of a pass are
             `targets.repeat(len(logits) // len(targets))`.
         over: what is replaced at a time: "heads" = the output of a head; "positions" = the output of a head at one
-            query; "edges" = one attention weight, from one query to one key in one head. Weights that are equal in both
-            runs have no effect and take no pass; many weights differ, so use "edges" only for short inputs.
+            query; "edges" = one attention weight, from one query to one key in one head; "residual" = the residual
+            stream before a block (a module of an nn.ModuleList in which attention runs) at one position. What is equal
+            in both runs has no effect and takes no pass; many weights differ, so use "edges" only for short inputs.
         where: the layers, as for every edit.
         attribution: also approximate the effects by gradients.
         batch: the number of examples in one pass; each copy of the examples has something else replaced.
         progress: show a progress bar.
-        tokens: the names of the positions, in any form that `headwise.text.as_tokens` takes; of a batch the first text.
+        tokens, corrupted_tokens: the names of the positions in the two inputs, in any form that
+            `headwise.text.as_tokens` takes; of a batch the first text.
 
     Raises:
-        ArgumentError: an unknown `over`; the metric is the same for both inputs, so that nothing can be brought back.
+        ArgumentError: an unknown `over`; the metric is the same for both inputs, so that nothing can be brought back;
+            over residual, a model in which no blocks were found.
         ShapeError: the two inputs differ in length, or the metric is not [B].
     """
-    if over not in ("heads", "positions", "edges"):
-        raise ArgumentError(f'over must be "heads", "positions" or "edges". Received: over={over!r}')
-    good, best = collect_numbers(model, clean, metric, over=over, where=where)
-    bad, worst = collect_numbers(model, corrupted, metric, over=over, where=where)
-    of = "weights" if over == "edges" else "outputs"
+    if over not in ("heads", "positions", "edges", "residual"):
+        raise ArgumentError(f'over must be "heads", "positions", "edges" or "residual". Received: over={over!r}')
+    which: Which = where
+    if over == "residual":
+        which = find_blocks(model, collect_numbers(model, clean, metric, over="heads", where=where)[0])
+    good, best = collect_numbers(model, clean, metric, over=over, where=which)
+    bad, worst = collect_numbers(model, corrupted, metric, over=over, where=which)
+    of = {"edges": "weights", "residual": "states"}.get(over, "outputs")
     for name, x in good.items():
         if name not in bad or bad[name].shape != x.shape:
             received = "none" if name not in bad else list(bad[name].shape)
@@ -138,13 +156,15 @@ def patching(
     whole = best - worst
     if not bool((whole != 0).all()):
         raise ArgumentError("patching: the metric is the same for both inputs. Choose inputs that it tells apart")
-    found = sweep(model, corrupted, metric, good, bad, worst, over=over, where=where, batch=batch, progress=progress)
+    found = sweep(model, corrupted, metric, good, bad, worst, over=over, where=which, batch=batch, progress=progress)
     effects = ((found - worst.cpu()) / whole.cpu()).mean(-1)
     approximate = None
     if attribution:
-        approximate = attributed(model, corrupted, metric, good, whole, effects, over=over, where=where)
-    labels = () if tokens is None else tuple(as_tokens(tokens)[0].labels)
-    if labels and over == "positions" and len(labels) != effects.shape[2]:
-        raise ShapeError(f"tokens: expected {effects.shape[2]} names, one for each position. Received: {len(labels)}")
-    of_model = type(model).__name__
-    return Patching(tuple(good), effects, approximate, float(best.mean()), float(worst.mean()), labels, of_model)
+        approximate = attributed(model, corrupted, metric, good, whole, effects, over=over, where=which)
+    labels, others = (() if each is None else tuple(as_tokens(each)[0].labels) for each in (tokens, corrupted_tokens))
+    for name, found_labels in (("tokens", labels), ("corrupted_tokens", others)):
+        if found_labels and over in ("positions", "residual") and len(found_labels) != effects.shape[2]:
+            names = f"expected {effects.shape[2]} names, one for each position"
+            raise ShapeError(f"{name}: {names}. Received: {len(found_labels)}")
+    means = float(best.mean()), float(worst.mean())
+    return Patching(tuple(good), effects, approximate, *means, labels, type(model).__name__, others, over)

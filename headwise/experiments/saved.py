@@ -10,7 +10,7 @@ from headwise.errors import FileError
 from headwise.records.tensor_file import TensorFile, parse_json, write_tensors
 
 KEY, VERSION = "headwise patching", "1"
-FACTS = ("layers", "labels", "clean", "corrupted", "model")
+FACTS = ("layers", "labels", "clean", "corrupted", "model", "corrupted_labels", "over")
 
 
 def save(fields: dict[str, Any], path: str | Path) -> None:
@@ -39,8 +39,9 @@ def load(path: str | Path) -> dict[str, Any]:
     damaged = f"{path} is damaged: what it says of its effects"
     said = parse_json(file.metadata.get("description", ""), damaged)
     try:
+        said = {"corrupted_labels": [], "over": "heads"} | said  # earlier files do not have them
         fields = {name: said[name] for name in FACTS}
-        fields |= {name: tuple(fields[name]) for name in ("layers", "labels")}
+        fields |= {name: tuple(fields[name]) for name in ("layers", "labels", "corrupted_labels")}
         attributed = file["attributed"] if "attributed" in file else None  # noqa: SIM401 (it has no `get`)
         return fields | {"effects": file["effects"], "attributed": attributed}
     except (KeyError, TypeError) as error:

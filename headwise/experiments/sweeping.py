@@ -1,13 +1,15 @@
 """Runs a model with the output of one head replaced at a time. A pass reads several copies of the batch, one per head.
 
 The `over` of an experiment says what is replaced: "heads" = the output of a head; "positions" = the output of a head at
-one query; "edges" = one attention weight, from a query to a key. Accordingly, "numbers" of a layer are the outputs
-[B, H, Q, E] of its heads or, over edges, their weights [B, H, Q, K]; a place is what is replaced at a time. A weight is
-replaced alone: the rest of its row stays, so that the row need not sum to 1, and the values stay.
+one query; "edges" = one attention weight, from a query to a key; "residual" = the residual stream before a block, at
+one position. Accordingly, "numbers" of a layer are the outputs [B, H, Q, E] of its heads; over edges, their weights
+[B, H, Q, K]; over residual, the stream [B, 1, N, M]. A place is what is replaced at a time. A weight is replaced alone:
+the rest of its row stays, so that the row need not sum to 1, and the values stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,29 +18,32 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from headwise.edits import Edit, Where, output, weights
+from headwise.edits import output, weights
 from headwise.edits.context import edit
+from headwise.experiments.blocks import Blocks, replacing_inputs
 from headwise.experiments.running import Inputs, Metric, check_gradient, copies, count_examples, measured, run
 from headwise.records.names import Choice
 
-Over = Literal["heads", "positions", "edges"]
+Over = Literal["heads", "positions", "edges", "residual"]
+Which = Choice | Blocks  # the layers, as for every edit; over residual, the blocks
 Place = tuple[int, ...]  # (layer, head), (layer, head, query) or (layer, head, query, key)
-Numbers = Mapping[str, Tensor]  # path of a layer -> its outputs of heads or, over edges, its weights
+Numbers = Mapping[str, Tensor]  # path of a layer -> its numbers
 
-_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3}  # number of indices that name a place
+# Number of indices that name a place.
+_DIMENSIONS: dict[Over, int] = {"heads": 1, "positions": 2, "edges": 3, "residual": 2}
 
 
 def collect_numbers(
-    model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Choice
+    model: nn.Module, inputs: Inputs, metric: Metric, *, over: Over, where: Which
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Run the model unchanged; return (path of each layer -> its head outputs or, over edges, weights; metric [B])."""
+    """Run the model unchanged; return (path of each layer -> its numbers; metric [B])."""
     parts: dict[str, list[Tensor]] = {}
 
-    def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
-        parts.setdefault(at.name, []).append(x.detach())
+    def keep(x: Tensor, name: str, rows: slice) -> Tensor:
+        parts.setdefault(name, []).append(x.detach())
         return x
 
-    with torch.no_grad(), edit(model, _through(keep, over, where)):
+    with torch.no_grad(), _through(model, keep, over, where):
         measures = measured(metric, run(model, inputs), count_examples(inputs))
     return {name: torch.cat(each, 2) for name, each in parts.items()}, measures
 
@@ -52,7 +57,7 @@ def sweep(
     plain: Tensor,
     *,
     over: Over,
-    where: Choice,
+    where: Which,
     batch: int,
     progress: bool,
 ) -> Tensor:
@@ -74,19 +79,19 @@ def sweep(
     per_pass = max(1, batch // examples)
     parts = [places[i : i + per_pass] for i in range(0, len(places), per_pass)]
 
-    def replaced(patches: Sequence[Place], x: Tensor, at: Where, rows: slice) -> Tensor:
+    def replaced(patches: Sequence[Place], x: Tensor, name: str, rows: slice) -> Tensor:
         """Replace the numbers of this layer in the queries `rows`; each copy of the examples gets its own patch."""
         for copy, (layer, head, *cell) in enumerate(patches):
-            if names[layer] != at.name or (cell and not rows.start <= cell[0] < rows.stop):
+            if names[layer] != name or (cell and not rows.start <= cell[0] < rows.stop):
                 continue
             some = slice(copy * examples, (copy + 1) * examples)
             here: tuple[Any, ...] = (slice(None), *(row - rows.start for row in cell[:1]), *cell[1:])
-            x[some, head][here] = source[at.name][:, head, rows][here].to(x.dtype)
+            x[some, head][here] = source[name][:, head, rows][here].to(x.dtype)
         return x
 
     with torch.no_grad():
         for part in track(parts, "patches", disable=not progress):
-            with edit(model, _through(functools.partial(replaced, part), over, where)):
+            with _through(model, functools.partial(replaced, part), over, where):
                 measures = measured(metric, run(model, copies(inputs, len(part))), len(part) * examples)
             for place, values in zip(part, measures.view(len(part), examples), strict=True):
                 found[place] = values.float().cpu()
@@ -102,17 +107,17 @@ def attributed(
     effects: Tensor,
     *,
     over: Over,
-    where: Choice,
+    where: Which,
 ) -> Tensor:
     """Approximate the effects by the metric's gradient: (o(source) - o) · ∂m/∂o / `whole`, shaped like `effects`."""
     kept: list[tuple[str, slice, Tensor]] = []
 
-    def keep(x: Tensor, at: Where, rows: slice) -> Tensor:
+    def keep(x: Tensor, name: str, rows: slice) -> Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
-        kept.append((at.name, rows, x))
+        kept.append((name, rows, x))
         return x
 
-    with torch.enable_grad(), edit(model, _through(keep, over, where)):
+    with torch.enable_grad(), _through(model, keep, over, where):
         measures = measured(metric, run(model, inputs), len(whole))
         check_gradient(measures)
         gradients = torch.autograd.grad((measures / whole).sum(), [x for *_, x in kept], allow_unused=True)
@@ -126,11 +131,15 @@ def attributed(
     return found
 
 
-def _through(f: Callable[[Tensor, Where, slice], Tensor], over: Over, where: Choice) -> Edit:
-    """Return an edit that replaces, in each layer, head outputs or weights (`over`) by f(them, where, rows)."""
+def _through(
+    model: nn.Module, f: Callable[[Tensor, str, slice], Tensor], over: Over, where: Which
+) -> contextlib.AbstractContextManager[object]:
+    """Replace the numbers of each layer by f(them, path of the layer, rows) while the context is open."""
+    if isinstance(where, Mapping):
+        return replacing_inputs(where, lambda x, name: f(x[:, None], name, slice(0, x.shape[1]))[:, 0])
     if over == "edges":
-        return weights(where, f)
-    return output(where, lambda out, at: f(out, at, slice(0, out.shape[2])))
+        return edit(model, weights(where, lambda x, at, rows: f(x, at.name, rows)))
+    return edit(model, output(where, lambda out, at: f(out, at.name, slice(0, out.shape[2]))))
 
 
 def strongest(

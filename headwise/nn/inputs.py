@@ -23,7 +23,8 @@ def check_input(name: str, x: Tensor, width: int, *, batch: int | None = None, l
     weights of another class may be integers, or it may convert its input.
     """
     if not isinstance(x, Tensor):
-        raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}")
+        hint = ". Pass a mask by its name: mask=" if isinstance(x, Mask) else ""
+        raise DtypeError(f"{name}: expected a tensor [B, S, {width}]. Received: {name}={type(x).__name__}{hint}")
     if x.ndim != 3 or x.shape[-1] != width:
         hint = ". One sequence is a batch of one: x[None]" if x.ndim == 2 and x.shape[-1] == width else ""
         raise ShapeError(f"{name}: expected [B, S, {width}]. Received: {name}={list(x.shape)}{hint}")

@@ -28,7 +28,7 @@ def profile(
     texts: Iterable[str],
     *,
     name: str | None = None,
-    length: int = 128,
+    length: int | None = None,
     batch: int = 2048,
     kept: int = KEPT,
     max_tokens: int | None = None,
@@ -49,7 +49,8 @@ def profile(
         texts: any iterable of strings, read once; `headwise.profiles.corpus` has files and data sets. A text of more
             than 50,000 characters counts as several texts.
         name: the name of the corpus. Default: the name of a `Corpus`, or "texts".
-        length: a longer text is cut into windows of at most this many tokens, special tokens included.
+        length: a longer text is cut into windows of at most this many tokens, special tokens included. Default: 128, or
+            what the model can read.
         batch: the number of tokens that the model reads at once, with padding.
         kept: the number of examples for each head.
         max_tokens: stop after the first pool of batches that reaches this number of tokens. Default: the whole corpus.
@@ -78,6 +79,8 @@ def profile(
     longest = model.max_length
     if isinstance(texts, str):
         raise DtypeError(f"texts: expected several texts, such as [text]. Received: one text, {brief(texts)}")
+    if length is None:
+        length = min(128, longest or 128)
     if length < 4 or (longest is not None and length > longest):
         raise ArgumentError(f"length: expected 4 to {longest or 'any number'} tokens. Received: length={length}")
     for given, value in (("batch", batch), ("kept", kept), ("max_tokens", 1 if max_tokens is None else max_tokens)):

@@ -113,6 +113,8 @@ def _add_shared(sums: LayerSums, seen: Tensor, batch: Batch) -> None:
     sums.add("even", torch.einsum("bqc,bqd->cd", asking, even))
     for name, cells in _repeats(batch).items():
         sums.add(f"{name}_rows", cells.any(-1).sum())
+        if name == "induction":
+            sums.add("induction_even", ((cells & seen).sum(-1) / visible).sum())
 
 
 def _repeats(batch: Batch) -> dict[str, Tensor]:

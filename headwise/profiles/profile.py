@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headwise.analyses.patterns import LEAST
 from headwise.errors import ArgumentError
 from headwise.profiles.bins import MEASURES, OFFSETS
 from headwise.profiles.classes import CLASSES, PUNCTUATION, SEPARATOR, START
@@ -124,18 +125,22 @@ class Head:
         numbers, h = self.sums.numbers, self.head
         text = max(1e-12, sum(self.offsets.values()))
         near = sum(self.offsets[f"{d:+d}"] for d in range(-3, 4) if d)
-        even, previous = self.even_classes, self.patterns["previous_token"]
+        even, previous, repeats = self.even_classes, self.patterns["previous_token"], self.supports["induction"]
         shares = {
             "previous token": self.offsets["-1"] / text if math.isnan(previous) else previous,
             "next token": self.offsets["+1"] / text,
             "itself": self.offsets["0"] / text,
             "same token": float(numbers["same"][h]) / max(1e-12, float(numbers["same_text"][h])),
+            "induction": self.patterns["induction"] if repeats >= LEAST else 0.0,
             "punctuation": self.classes[CLASSES[PUNCTUATION]] / text,
             "neighbours": near / text,
         }
         even_text = max(1e-12, sum(even.values()) - even[CLASSES[START]] - even[CLASSES[SEPARATOR]])
-        punctuation = even[CLASSES[PUNCTUATION]] / even_text
-        return choose_kind(shares, punctuation, self.means["special"], self.relative_entropy)
+        by_chance = {
+            "punctuation": even[CLASSES[PUNCTUATION]] / even_text,
+            "induction": float(numbers["induction_even"]) / repeats if repeats else math.nan,
+        }
+        return choose_kind(shares, by_chance, self.means["special"], self.relative_entropy)
 
     def pairs(self, count: int = 20) -> list[Pair]:
         """Return the `count` pairs of tokens with the most weight, the highest first."""

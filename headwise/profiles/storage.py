@@ -75,7 +75,7 @@ def _layer(file: TensorFile, number: int, said: dict[str, Any], windows: list[Wi
     heads = int(said["heads"])
     numbers = {}
     for name, (shape, dtype) in FIELDS.items():
-        if name.startswith("previous") and f"{number}.{name}" not in file:
+        if name.startswith(("previous", "induction_even")) and f"{number}.{name}" not in file:
             continue  # 0.2 did not write it
         x = file[f"{number}.{name}"]
         expected = tuple(heads if size == "H" else size for size in shape)

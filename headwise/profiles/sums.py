@@ -72,4 +72,5 @@ FIELDS: dict[str, tuple[tuple[int | str, ...], torch.dtype]] = {
     "duplicate_rows": ((), _COUNT),
     "induction": (("H",), _SUM),  # weight on the token that followed the same token before
     "induction_rows": ((), _COUNT),
+    "induction_even": ((), _SUM),  # the same weight, if attention were even
 }

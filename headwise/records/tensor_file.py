@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import FileError, RecordError, brief
-from headwise.files import check_there, name_kind, parsed, writing
+from headwise.files import check_tensors, check_there, name_kind, parsed, writing
 
 PIECE = 2**24  # bytes that are in memory at once during writing
 MAX_HEADER = 100_000_000  # limit of the format
@@ -80,7 +80,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
     """Write a file that replaces `path` when it is complete. Until then, and after an error, `path` stays the old file.
 
     Raises:
-        FileError: the file cannot be written.
+        FileError: the file cannot be written, or is one that headwise did not write.
         RecordError: a tensor of a dtype that the format does not have, or a header that is too large.
     """
     for name, x in tensors.items():
@@ -88,6 +88,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
             raise RecordError(
                 f"{name} cannot be saved: expected {', '.join(map(str, _NAMES))}. Received: {name}={x.dtype}"
             )
+    check_tensors(path)
     tensors = in_file_order(tensors)
     with writing(path) as part, part.open("wb") as file:
         blank = _header(tensors, metadata, dict.fromkeys(tensors, 0))

@@ -37,19 +37,18 @@ def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str
     if tokens is None:
         raise ArgumentError(f"{name}: expected a number, because the tokens are not known. {received}")
     tokens = tokens if isinstance(tokens, Tokens) else Tokens.of_names(tokens)
-    found, which = occurrences(place, tokens), None
-    if not found and (numbered := re.fullmatch(r"(.+):([1-9]\d{0,8})", place, re.DOTALL)):
-        text, which = numbered[1], int(numbered[2])
-        found = occurrences(text, tokens)
-        if found and which > len(found):
-            raise ArgumentError(f"{name}: {text!r} occurs {len(found)} time{'s' * (len(found) > 1)}. {received}")
+    found, which = _numbered(place, tokens)
+    if which and len(found) < which:
+        text = place.rpartition(":")[0]
+        raise ArgumentError(f"{name}: {text!r} occurs {len(found)} time{'s' * (len(found) > 1)}. {received}")
     if not found:
         raise ArgumentError(f"{name}: {place!r} is not among the tokens. {nearest(place, [tokens])}")
     if which is None and len(found) > 1:
         firsts = [each[0] for each in found]
         raise ArgumentError(
-            f"{name}: {place!r} occurs at {_listed(firsts)}. Choose one: {_written(name, f'{place}:{len(found)}')} or "
-            f"{_written(name, firsts[-1])}. {received}"
+            f"{name}: {place!r} occurs at {_listed(firsts)}. Choose one: {_written(name, firsts[0])}, the same as "
+            f"{_written(name, f'{place}:1')}; or {_written(name, firsts[-1])}, the same as "
+            f"{_written(name, f'{place}:{len(found)}')}. {received}"
         )
     first, *others = found[(which or 1) - 1]
     if others:
@@ -64,12 +63,22 @@ def find_position(place: Place, tokens: Tokens | Sequence[str] | None, name: str
 def find_positions(each: Any, tokens: Tokens, normal: Callable[[str], str] = str) -> list[int]:
     """Return the positions of all tokens that `each` means.
 
-    `each` is a text, or a function of (label, position) that returns True for these tokens. `normal`: see
-    `occurrences`.
+    `each` is a text ("it", or "it:2": the second "it"), or a function of (label, position) that returns True for these
+    tokens. `normal`: see `occurrences`.
     """
     if callable(each):
         return [i for i, label in enumerate(tokens.labels) if each(label, i)]
-    return sorted({i for found in occurrences(each, tokens, normal) for i in found})
+    found, which = _numbered(each, tokens, normal)
+    return sorted({i for one in (found[which - 1 : which] if which else found) for i in one})
+
+
+def _numbered(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> tuple[list[list[int]], int | None]:
+    """Find a text, or for "it:2" the text before the colon; return (its occurrences, the number of the chosen one)."""
+    found = occurrences(text, tokens, normal)
+    if not found and (numbered := re.fullmatch(r"(.+):([1-9]\d{0,8})", text, re.DOTALL)):
+        others = occurrences(numbered[1], tokens, normal)
+        return others, int(numbered[2]) if others else None
+    return found, None
 
 
 def occurrences(text: str, tokens: Tokens, normal: Callable[[str], str] = str) -> list[list[int]]:

@@ -23,12 +23,10 @@ from headwise.viewer.inputs import Stack, is_long
 from headwise.viewer.threads import on_threads
 
 CELLS = 1e7  # weights that are examined; in longer inputs, evenly spread rows
-# A pair needs at least this weight, and at least these multiples of an even share and of the expected weight.
-LEAST, TIMES_EVEN, TIMES_USUAL = 0.15, 3, 1.5
-FAR = (
-    5  # words between a query and a key of which the pair is worth 1/2; a near relation can be seen in the text itself
-)
+LEAST, TIMES_EVEN = 0.15, 3  # a pair needs at least this weight, and this multiple of an even share
+FAR = 5  # words between a query and a key of which the pair is worth 1/2
 KEPT = 4  # the largest number of pairs of a stack, each of a different head
+NEAR = 0.25  # the least score of a further pair, as a share of the strongest one's
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def _in_example(
     of_key = _average_others(weights, weights.sum(1, keepdim=True), allowed.sum(1, keepdim=True))
     usual = of_key.maximum(_usual_at_distance(weights, allowed, rows)).maximum(1 / keys)
     scores = worth * weights * (weights / usual).log()
-    strong = (worth > 0) & (weights >= LEAST) & (weights * keys >= TIMES_EVEN) & (weights >= TIMES_USUAL * usual)
+    strong = (worth > 0) & (weights >= LEAST) & (weights * keys >= TIMES_EVEN)
     best, places = scores.where(strong, scores.new_tensor(-torch.inf)).flatten(1).max(1)
     found = []
     for head, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
@@ -152,21 +150,24 @@ def _are_readable(tokens: Tokens) -> Tensor:
 
     Such a token has letters or digits, is not a single ASCII character, is known to the model, and is no special token;
     and it is no article, preposition or particle (`headwise.text.linking`), which says nothing without its neighbours.
+    Where none is, single characters are: the model reads letters.
     """
-    readable = [
-        any(map(str.isalnum, label)) and not (len(label) == 1 and label.isascii()) for label in map(bare, tokens.labels)
+    labels = list(map(bare, tokens.labels))
+    letters = [label.isalnum() and len(label) == 1 for label in labels]
+    words = [
+        any(map(str.isalnum, label)) and not (alone and label.isascii()) and label.lower() not in linking_words()
+        for label, alone in zip(labels, letters, strict=True)
     ]
-    readable = [
-        able and bare(label).lower() not in linking_words() for able, label in zip(readable, tokens.labels, strict=True)
-    ]
-    unknown = tokens.unknown or [False] * len(readable)
-    return torch.tensor(readable) & ~(torch.tensor(tokens.special) | torch.tensor(unknown)).bool()
+    able = ~(torch.tensor(tokens.special) | torch.tensor(tokens.unknown or [False] * len(labels))).bool()
+    readable = torch.tensor(words) & able
+    return readable if readable.any() else torch.tensor(letters) & able
 
 
 def _distinct(found: Iterable[tuple[float, Pair]]) -> list[Pair]:
-    """Return the strongest of these pairs, at most `KEPT`, no two of which have the same query and key."""
-    kept: list[Pair] = []
-    for _, pair in sorted(found, key=lambda each: -each[0]):
-        if all((pair.row, pair.col) != (other.row, other.col) for other in kept):
-            kept.append(pair)
-    return kept[:KEPT]
+    """Return the strongest pair, and up to `KEPT` with those of `NEAR` its score; no two of the same query and key."""
+    kept: list[tuple[float, Pair]] = []
+    for score, pair in sorted(found, key=lambda each: -each[0]):
+        new = all((pair.row, pair.col) != (other.row, other.col) for _, other in kept)
+        if new and score >= NEAR * (kept or [(score, pair)])[0][0]:
+            kept.append((score, pair))
+    return [pair for _, pair in kept[:KEPT]]

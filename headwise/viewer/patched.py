@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.experiments import Patching
 from headwise.files import check_page, writing
-from headwise.language import asked
+from headwise.language import Sentence, asked
 from headwise.viewer.facts import about_page
 from headwise.viewer.page import page_of
 
@@ -23,7 +23,12 @@ def write_patching_page(path: Path | str, found: Patching, *, title: str, langua
         FileError: the file cannot be written, or is no page that headwise wrote.
     """
     if found.effects.ndim > 3:
-        raise ArgumentError('patching: expected effects over "heads" or "positions". Received: effects over "edges"')
+        raise ArgumentError(
+            Sentence(
+                'patching: effects over "edges" have no map. Print the largest: '
+                "print(headwise.experiments.Patching.load(PATH)), or patch over heads or positions"
+            )
+        )
     path = Path(path)
     check_page(path)
     facts = collect_facts(found, title=title, language=language)
@@ -40,9 +45,10 @@ def collect_facts(found: Patching, *, title: str, language: str | None = None) -
         "about": about_page([found.model]),
         "language": language or asked(),
         "layers": found.layers,
-        "heads": found.effects.shape[1],
+        "heads": 0 if found.over == "residual" else found.effects.shape[1],
         "positions": None if of_heads else found.effects.shape[2],
         "labels": found.labels,
+        "others": found.corrupted_labels,
         "effects": _rounded(found.effects),
         "attributed": None if found.attributed is None else _rounded(found.attributed),
         "clean": found.clean,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headwise.analyses.patterns import LEAST
 from headwise.files import check_page, writing
 from headwise.language import asked
 from headwise.profiles import CLASSES, KINDS, MEASURES, Head, Profile
@@ -16,7 +17,6 @@ from headwise.profiles.profile import DEFAULT_MODEL
 from headwise.text.tokens import cut_at_tokens
 from headwise.viewer.facts import about_page
 from headwise.viewer.page import page_of
-from headwise.viewer.statistics import LEAST
 
 PAIRS = 24  # the number of pairs of tokens shown for each head
 ENTRY = "profile.js"

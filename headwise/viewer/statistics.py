@@ -21,7 +21,6 @@ from headwise.records.summary import ask, numbers
 from headwise.text import Tokens
 from headwise.viewer.inputs import is_long
 
-LEAST = 5  # queries that an insight needs
 TOGETHER = 128  # positions of repeated tokens whose weights are computed at once
 
 Numbers = dict[str, Any]  # key of a statistic -> a number for each head; None = undefined; and "supports"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.errors import ArgumentError
+from headwise.errors import ArgumentError, DtypeError
 from headwise.language import LANGUAGES, echo, known, said
 from headwise.viewer.images import Normalisation
 from headwise.viewer.inputs import Images, Many, inputs_of, make_title
@@ -63,9 +63,12 @@ def view(
     Raises:
         RecordError: no attention was recorded, or the page cannot show a record within its tolerance.
         ArgumentError: an image or a number does not fit, or headwise does not speak the language.
-        DtypeError: `seen` has another type.
+        DtypeError: `seen` or `out` has another type.
         FileError: the file cannot be written. No partial file is left behind.
     """
+    if out is not None and not isinstance(out, (str, Path)):
+        told = f"view: out must be a path. Received: {type(out).__name__}. The order is view(seen, path)"
+        raise DtypeError(told)
     if language is not None and known(language) is None:
         raise ArgumentError(f"view: language must be one of {', '.join(LANGUAGES)}. Received: language={language!r}")
     from headwise.experiments import Patching

@@ -38,8 +38,8 @@ def test_rows_that_are_equal_apart_and_half_apart_by_hand() -> None:
     assert found.rows.tolist() == found.keys.tolist() == [[0, 0], [1, 1]]
 
 
-def test_tokens_are_aligned_and_the_others_are_one_cell() -> None:
-    # "the cat sat" and "the old cat sat": the (0, 0), cat (1, 2), sat (2, 3). "old" is all the rest there is.
+def test_tokens_are_aligned_and_the_others_are_keys_of_their_own() -> None:
+    # "the cat sat" and "the old cat sat": the (0, 0), cat (1, 2), sat (2, 3). Only the second has "old".
     a = attending(torch.tensor([[[0.6, 0.4, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]]]))
     b = attending(torch.tensor([[[0.6, 0.0, 0.4, 0.0], [0.25] * 4, [0.2, 0.1, 0.3, 0.4], [0.0, 1.0, 0.0, 0.0]]]))
     found = compare(a, b, ["the", "cat", "sat"], ["the", "old", "cat", "sat"])
@@ -51,6 +51,18 @@ def test_tokens_are_aligned_and_the_others_are_one_cell() -> None:
     close(found.total_variation[0], torch.tensor([1.1 / 3], dtype=torch.float64), rtol=1e-6, atol=1e-7)
     labelled = compare(a, b, as_tokens(["the", "cat", "sat"])[0], [["the", "old", "cat", "sat"]])
     assert torch.equal(labelled.row_divergence, found.row_divergence)
+
+
+def test_a_replaced_key_is_no_agreement() -> None:
+    a, b = list("abpca"), list("abrca")  # p is replaced by r; each row looks at the middle, the replaced one too
+    middle = attending(torch.nn.functional.one_hot(torch.full((1, 5), 2), 5).double())
+    found = compare(middle, middle, a, b)
+    assert found.rows.tolist() == [[i, i] for i in (0, 1, 3, 4)]
+    close(found.row_divergence, torch.full((1, 1, 4), LN2, dtype=torch.float64))
+    close(found.total_variation, torch.ones(1, 1, dtype=torch.float64))
+    found = compare(middle, middle, a, b, align="positions")
+    assert found.rows.tolist() == found.keys.tolist() == [[i, i] for i in range(5)]
+    close(found.row_divergence, torch.zeros(1, 1, 5, dtype=torch.float64))
 
 
 def test_is_symmetric_bounded_and_zero_for_the_same_run(block_bytes: int) -> None:
@@ -70,10 +82,11 @@ def test_equals_the_divergence_written_out(block_bytes: int) -> None:
     assert [tuple(pair) for pair in found.rows.tolist()] == pairs
     distributions = []
     for layer, side in ((one, 0), (other, 1)):
-        chosen = [pair[side] for pair in pairs]
-        rows = layer.weights[:, :, chosen]
-        rest = [key for key in range(rows.shape[-1]) if key not in chosen]
-        distributions.append(torch.cat([rows[..., chosen], rows[..., rest].sum(-1, keepdim=True)], dim=-1))
+        places = {key: place for place, key in enumerate(pair[side] for pair in pairs)}
+        union = torch.zeros(*layer.weights.shape[:2], len(pairs), 22, dtype=layer.weights.dtype)
+        for key in range(layer.weights.shape[-1]):  # what only one of them has is far from what only the other has
+            union[..., places.get(key, 7 * side + 6 + key)] += layer.weights[:, :, list(places), key]
+        distributions.append(union)
     p, q = distributions
     close(found.row_divergence, dense_jsd(p, q))
     close(found.divergence, dense_jsd(p, q).mean(-1))
@@ -112,6 +125,8 @@ def test_two_runs_are_compared_layer_by_layer() -> None:
 
 
 def test_bad_arguments() -> None:
+    with pytest.raises(ArgumentError, match=r'align must be "tokens" or "positions". Received: align=.rows'):
+        compare(tiny_records(1, 3)[0], tiny_records(1, 3)[0], align="rows")  # type: ignore[call-overload]
     one, longer, wider = tiny_records(1, 3)[0], tiny_records(1, 4)[0], tiny_records(1, 3, heads=2)[0]
     with pytest.raises(RecordError, match=r"by position.*same Q and K.*a=\[3, 3\], b=\[4, 4\]. Pass tokens_a="):
         compare(one, longer)

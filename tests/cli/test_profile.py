@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def corpus(tmp_path: Path) -> Path:
 def test_profile_writes_a_file_and_view_a_page(run: Run, corpus: Path, tmp_path: Path) -> None:
     result = run("profile", "--file", corpus, "--length", "16", "--layers", "0-1", "--examples", "2")
     assert result.code == 0, result.err
-    *_, last = result.out.splitlines()
+    *_, table, last = result.out.splitlines()
+    assert re.match(r"\d+ of 24 heads: those of each kind", table)
     assert "previous token" in result.out
     assert "24 heads over 4 texts" in last
     assert last.endswith("Next: headwise view profile.hw")
@@ -84,7 +86,7 @@ def test_an_interrupted_command_goes_on(
         (("--file", "empty.txt"), ("empty.txt: there is no text in it",)),
         (("--file", "corpus.txt", "--out", "corpus.txt"), ("this is the input file",)),
         (("--file", "corpus.txt", "--out", "none/profile.hw"), ("does not exist",)),
-        (("--file", "corpus.txt", "--length", "1000"), ("length: expected 4 to 512",)),
+        (("--file", "corpus.txt", "--length", "1000"), ("--length: MiniLM reads 512 tokens at most", "--length 1000")),
         (("--file", "corpus.txt", "--layers", "9"), ("only=9", "none was recorded")),
         (("--dataset", "corpus.txt", "--lines"), ("--lines",)),
         (("--file", "corpus.txt", "--workers", "2"), ("--workers: only Ray uses it", "Add --engine ray")),

@@ -227,7 +227,13 @@ def visit_profile(console: Console) -> None:
     texts = ["The cat sat on the mat.", "The dog saw the cat.", "A man reads."]
     console.write("texts.txt", "\n".join(texts))
     tokens, heads = sum(map(count_of, texts)), 12 * 2
-    console.run("profile", "--file", "texts.txt", "--lines", "--layers", "0-1")
+    shown = console.run("profile", "--file", "texts.txt", "--lines", "--layers", "0-1").out
+    rows = len(re.findall(r"^ +\d+ +\d+ +[a-z]", shown, re.MULTILINE))
+    console.says(
+        "{0} of {1} heads: those of each kind that have its highest scores, the number that its rule compares.",
+        rows,
+        heads,
+    )
     console.says(
         "Wrote {0} ({1}): {2} over {3} texts, {4} tokens. Next: headwise view {5}",
         "profile.hw",

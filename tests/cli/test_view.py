@@ -83,6 +83,8 @@ def test_looks_inside_the_pretrained_default(run: Run, tmp_path: Path) -> None:
 # --- Bad input: one line, exit code 2, nothing left behind ------------------------------------------------------------
 
 BAD = {  # arguments -> what the line must say
+    "a file in place of a text": ("empty.txt", "empty.txt is a file: expected a text, or --file empty.txt"),
+    "a misspelt file in place of a text": ("emptyy.txt", "there is no file emptyy.txt. Did you mean empty.txt?"),
     "a file that is missing": ("--file nowhere.txt", "--file nowhere.txt", "no such file"),
     "a file that is a folder": ("--file folder", "--file folder", "is a directory"),
     "a file that is not UTF-8": ("--file latin1.txt", "--file latin1.txt", "UTF-8", "0xe9", "offset 9", "line 2"),

@@ -30,6 +30,8 @@ from headwise.text import as_tokens
 
 from .conftest import Run, Terminal, contents, refused
 
+OLD = '{"__metadata__":{"format":"pt","headwise":"1"}}'  # the beginning of a file of records
+
 Checkpoint = Callable[[str], Path]
 
 SENTENCE = "the cat saw 猫"
@@ -360,9 +362,9 @@ def test_an_interrupt_leaves_the_old_file(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pretrained.Pretrained, "read", interrupt)
-    (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
+    (tmp_path / "run.hw").write_text(OLD, encoding="utf-8")
     assert run("watch", "the cat", "--model", tiny_bert).code == 130
-    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["of yesterday"]
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == [OLD]
 
 
 # --- Without transformers, and tokenizers that only transformers reads ------------------------------------------------
@@ -486,7 +488,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing_behind(
     (tmp_path / "unknown" / "config.json").write_text('{"model_type": "attentionist"}', encoding="utf-8")
     (tmp_path / "words.txt").write_text("the cat", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
-    (tmp_path / "run.hw").write_text("of yesterday", encoding="utf-8")
+    (tmp_path / "run.hw").write_text(OLD, encoding="utf-8")
 
     given, *expected = BAD[case]
     folders = {"{bert}": tiny_bert} | {f"{{{name}}}": checkpoint(name) for name in ("t5", "vit", "fnet")}

@@ -252,6 +252,13 @@ def test_bad_arguments(model: Any, given: Any, error: type[Exception], message: 
         headwise.edit(model, given)
 
 
+def test_an_argument_that_an_edit_does_not_have() -> None:
+    with pytest.raises(DtypeError, match=r"ablate: unknown argument. Received: head=1. Did you mean heads=\?"):
+        edits.ablate("*", head=1)  # type: ignore[call-arg]
+    with pytest.raises(DtypeError, match=r"patch: unknown argument. Received: queries=-1. Its arguments: .*positions"):
+        edits.patch("*", headwise.Seen([]), "output", queries=-1)  # type: ignore[call-arg]
+
+
 def test_calls_are_not_kept_when_the_model_has_returned() -> None:
     model = llama("eager")
     with torch.no_grad(), headwise.edit(model, EDIT) as changed:

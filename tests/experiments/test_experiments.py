@@ -92,6 +92,37 @@ def test_patching_is_the_edit_of_each_head() -> None:
         assert float(found.effects[0, head]) == pytest.approx(float((m - worst) / (best - worst)), abs=1e-4)
 
 
+def test_patching_over_residual_is_a_hook_of_each_block_by_hand() -> None:
+    model = llama("sdpa")
+    clean, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 6, 7, 8]])
+    found = patching(model, clean, other, difference, over="residual", batch=3, tokens=[list("abcd")])
+    assert found.layers == tuple(f"model.layers.{i}" for i in range(len(model.model.layers)))
+    assert found.effects.shape == (len(found.layers), 1, 4)
+
+    def measure(ids: Tensor, hook: Any, layer: int) -> Tensor:
+        handle = model.model.layers[layer].register_forward_pre_hook(hook)
+        with torch.no_grad():
+            out = difference(model(ids))
+        handle.remove()
+        return out
+
+    for layer in range(len(found.layers)):
+        kept: list[Tensor] = []
+        best = measure(clean, lambda _, args, kept=kept: kept.append(args[0].clone()), layer)
+        worst = measure(other, lambda *_: None, layer)
+        for position in range(4):
+
+            def put(_: Any, args: Any, position: int = position, kept: list[Tensor] = kept) -> tuple[Any, ...]:
+                x = args[0].clone()
+                x[:, position] = kept[0][:, position]
+                return (x, *args[1:])
+
+            effect = (measure(other, put, layer) - worst) / (best - worst)
+            assert float(found.effects[layer, 0, position]) == pytest.approx(float(effect), abs=1e-4)
+    assert found.effects[0, 0].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-4)  # they differ in the first token alone
+    assert "1.000  model.layers.0, position 0" in str(found)
+
+
 def test_knockout_finds_the_layers_through_which_the_number_flows() -> None:
     found = knockout(Chain(), CLEAN, last, queries=1, keys=0)
     assert found.layers == ("first", "second")
@@ -124,7 +155,9 @@ def test_ablation_finds_the_heads_that_are_needed() -> None:
 
 def test_what_does_not_fit() -> None:
     model = Chain()
-    with pytest.raises(ArgumentError, match=r'over must be "heads", "positions" or "edges"\. Received: over=\'mlps\''):
+    with pytest.raises(
+        ArgumentError, match=r'over must be "heads", "positions", "edges" or "residual"\. Received: over=\'mlps\''
+    ):
         patching(model, CLEAN, OTHER, last, over="mlps")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r'over must be "heads" or "positions"\. Received: over=\'edges\''):
         ablation(model, CLEAN, last, over="edges")  # type: ignore[arg-type]
@@ -138,6 +171,10 @@ def test_what_does_not_fit() -> None:
         ShapeError, match=r"the outputs of first are \[2, 2, 3, 1\] in the clean run\. Received: \[2, 2, 4, 1\]"
     ):
         patching(model, CLEAN, torch.zeros(2, 4), last)
+    with pytest.raises(ArgumentError, match=r"expected blocks with attention.*Received: Chain"):
+        patching(model, CLEAN, OTHER, last, over="residual")
+    with pytest.raises(ArgumentError, match=r"that 0 reads the residual stream first"):
+        patching(nn.Sequential(Carrier(2, 1)), CLEAN, OTHER, last, over="residual")
     with pytest.raises(ArgumentError, match="window must be an odd number of layers"):
         knockout(model, CLEAN, last, queries=1, keys=0, window=2)
 

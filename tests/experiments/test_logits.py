@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import headwise
 from headwise import edits
-from headwise.errors import ArgumentError, ProjectionError
+from headwise.errors import ArgumentError, DtypeError, ProjectionError
 from headwise.experiments import circuits, composition, direct_logit_attribution
 from headwise.models import CausalConfig, CausalLanguageModel
 
@@ -173,6 +173,8 @@ def test_what_cannot_be_attributed_is_said() -> None:
         direct_logit_attribution(model, IDS, 50)
     with pytest.raises(ArgumentError, match=r"against must be an id below 50"):
         direct_logit_attribution(model, IDS, 3, torch.tensor([1, 2, 3]))
+    with pytest.raises(DtypeError, match=r"token must be an id. Received: token='ant'. Pass what your tokenizer has"):
+        direct_logit_attribution(model, IDS, "ant")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"position must be in -7 … 6\. Received: position=7"):
         direct_logit_attribution(model, IDS, 3, position=7)
     with pytest.raises(ProjectionError, match=r"W_Q was not found"):

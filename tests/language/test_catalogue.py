@@ -23,7 +23,7 @@ COMPOSED = {
     *(f"{{n:,}} {word}{ending}" for word in COUNTED for ending in ("", "s")),
     *(f"{{first}}{joint}{{then}}" for joint in (", ", "; ", ": ", ". ", " and ", " or ")),
     *(f"validation {score}" for score in ("loss", "accuracy")),
-    *(f"{vectors} from {{first}}" for vectors in PLURALS.values()),
+    *(f"{vectors} from {{{letter}}}" for letter, vectors in PLURALS.items()),
     *(f"{form} = {means}" for form in ("True", "1") for means in ("may attend", "forbidden")),
     *(f"RoPE over {pairs}" for pairs in ("halves", "neighbours")),
     *(" in nats", " in tokens", "Try"),

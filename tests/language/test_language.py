@@ -52,8 +52,8 @@ def test_values_stand_where_the_translation_has_them(chinese: None) -> None:
     assert said("Wrote {out} ({rows:,} row{s}).", out="out.csv", rows=1200, s="s") == "已写入 out.csv（1,200 行）。"
     # A value that is itself a sentence is translated.
     factor = join([Sentence("divided by {divisor:.3f}").format(divisor=8), "which is not a power of any width here"])
-    told = Sentence("scores are {did}; the head width is {width}, expected a division by {divisor:.3f}").format(
-        did=factor, width=8, divisor=8**0.5
+    told = Sentence("scores are {did}; the head width is {head_width}, expected a division by {expected:.3f}").format(
+        did=factor, head_width=8, expected=8**0.5
     )
     assert told.startswith("scores are divided by 8.000, which is not a power of any width here; the head width is 8")
     assert said(told) == "分数除以了 8.000，它不是这里任何宽度的幂；头的宽度是 8，应当除以 2.828"
@@ -84,6 +84,15 @@ def test_values_are_kept_as_they_were_when_the_sentence_was_made() -> None:
     shape[0] = 7
     assert told == "its output is [2, 3], 2 and 'a'"
     assert told.values == {"shape": "[2, 3]", "shape[0]": 2, "x": "'a'"}
+
+
+def test_the_numbers_of_a_sentence_are_those_of_its_places() -> None:
+    inner = Sentence("{x} of {of}, {share:.1%}").format(x=1, of=2, share=0.5)
+    told = join([Sentence("{x} {flag} {name}: {inner}").format(x=7.0, flag=True, name="a", inner=inner), inner])
+    assert told.numbers == {"x": 7.0, "of": 2, "share": 0.5}
+    assert Sentence("{inner}, {x}").format(inner=inner, x=7).numbers["x"] == 7
+    assert join([inner, Sentence("{x}").format(x=3)]).numbers["x"] == 1
+    assert counted(2, "bug").numbers == {"n": 2}
 
 
 def test_what_the_catalogue_lacks_stays_english(chinese: None) -> None:

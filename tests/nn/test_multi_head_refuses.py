@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headwise import masks
 from headwise.errors import ArgumentError, CacheError, DtypeError, MaskError, ShapeError
 from headwise.nn import Cache, MultiHeadAttention
 from headwise.nn.positions import Alibi, Rope, ShawRelative, T5Buckets
@@ -58,6 +59,7 @@ def x(*shape: int) -> Tensor:
 
 WRONG_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ((x().half(),), {}, DtypeError, "query: expected the dtype of the weights, torch.float32. .* query=torch.float16"),
+    ((x(), masks.causal()), {}, DtypeError, r"key: expected a tensor .* Received: key=Band. Pass a mask by its name"),
     (([[1.0]],), {}, DtypeError, r"query: expected a tensor \[B, S, 16\]. Received: query=list"),
     ((x(Q, M),), {}, ShapeError, r"query: expected \[B, S, 16\]"),
     ((x(B, Q, 8),), {}, ShapeError, r"query: expected \[B, S, 16\]. Received: query=\[2, 5, 8\]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -159,9 +160,15 @@ def test_batches_are_of_similar_length_and_not_too_large() -> None:
         ({}, 0.5, 0.9, "special tokens"),
         ({}, 0.4, 0.85, "even"),
         ({}, 0.4, 0.8, "mixed"),
+        ({"induction": 0.4, "previous token": 0.39}, 0.9, 0.9, "induction"),
+        ({"induction": 0.39}, 0.4, 0.8, "mixed"),
+        ({"induction": 0.4, "previous token": 0.41}, 0.9, 0.9, "previous token"),
     ],
 )
 def test_kinds(shares: dict[str, float], special: float, entropy: float, kind: str) -> None:
-    names = ("previous token", "next token", "itself", "same token", "punctuation", "neighbours")
-    assert choose_kind({name: shares.get(name, 0.0) for name in names}, 0.1, special, entropy)[0] == kind
+    names = ("previous token", "next token", "itself", "same token", "induction", "punctuation", "neighbours")
+    given, even = {name: shares.get(name, 0.0) for name in names}, {"punctuation": 0.1, "induction": 0.2}
+    assert choose_kind(given, even, special, entropy)[0] == kind
     assert kind in KINDS
+    for chance in (0.3, math.nan):  # half of it is chance; not known, in a file of 0.2
+        assert choose_kind(given, even | {"induction": chance}, special, entropy)[0] != "induction"

@@ -150,6 +150,17 @@ def test_a_head_on_the_same_token_elsewhere() -> None:
     near(head.patterns["duplicate_token"], 1)
 
 
+def test_an_induction_head_is_called_so_and_chance_is_not() -> None:
+    text = "a b c d e f g h i j a b c d e f g h i j"  # nine tokens before is what followed this one ten before
+    head = profile(tiny(ahead=-9), [text], length=32)[0, 0]
+    assert head.kind == ("induction", pytest.approx(1))
+    # Of the second a … j, each sees 20 words, [CLS] and [SEP], one of which is it.
+    near(float(head.sums.numbers["induction_even"]) / head.supports["induction"], 1 / 22)
+    few = profile(tiny(ahead=-9), [text[:27]], length=32)[0, 0]  # the text ends at the second d
+    assert (few.supports["induction"], few.patterns["induction"]) == (4, pytest.approx(1))
+    assert few.kind[0] != "induction"
+
+
 def test_heads_computed_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     together = profile(tiny(), TEXTS, length=16)
     monkeypatch.setattr(measuring, "CELLS", 1)

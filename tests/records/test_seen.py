@@ -320,7 +320,10 @@ def test_tokens_are_chosen_by_their_text() -> None:
     assert torch.equal(seen[0, 1, "cat"], kept.weights(1, heads=1))
     assert torch.equal(seen[0, :, "cat", ["cat", 0]], kept.weights(1, [1, 0]))
     assert {row.looks_label for row in seen.summary("cat")} == {"cat"}
-    with pytest.raises(ArgumentError, match=r"rows: 'the' occurs at 0 and 2. Choose one: rows='the:2' or rows=2"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"rows: 'the' occurs at 0 and 2. Choose one: rows=0, the same as rows='the:1'; or rows=2",
+    ):
         seen[0, :, "the"]
     with pytest.raises(ArgumentError, match=r"cols: 'mat' is not among the tokens"):  # of the second example
         seen[0, :, :, "mat"]

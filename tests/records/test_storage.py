@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import headwise
 from headwise import masks
@@ -176,6 +177,20 @@ def test_a_record_that_was_changed_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="changed in place"):
         Seen([kept]).save(tmp_path / "run.hw")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_others_is_not_replaced(tmp_path: Path) -> None:
+    notes, weights = tmp_path / "notes.hw", tmp_path / "model.safetensors"
+    notes.write_text("mine")
+    save_file({"w": torch.zeros(2)}, weights)
+    seen = Seen([record(masks.causal())])
+    for path in (notes, weights):
+        before = path.read_bytes()
+        with pytest.raises(FileError, match="exists, and headwise did not write it"):
+            seen.save(path)
+        assert path.read_bytes() == before
+    for _ in range(2):
+        seen.save(tmp_path / "run.hw")  # also over its own file
 
 
 def test_a_dtype_that_the_format_does_not_have_is_refused(tmp_path: Path) -> None:

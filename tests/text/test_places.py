@@ -6,7 +6,7 @@ import pytest
 
 from headwise.errors import ArgumentError
 from headwise.text import Patches, Tokens
-from headwise.text.places import find_position, occurrences
+from headwise.text.places import find_position, find_positions, occurrences
 
 # 0 [CLS]  1 It  2 didn  3 '  4 t  5 play  6 ##ing  7 ,  8 it  9 , 10 it
 TEXT = "It didn't playing, it, it"
@@ -36,8 +36,16 @@ def test_one_place(given: int | str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("given", "name", "said"),
     [
-        ("it", "row", "row: 'it' occurs at 8 and 10. Choose one: row='it:2' or row=10. Received: row='it'"),
-        ("it", "--row", "--row: 'it' occurs at 8 and 10. Choose one: --row it:2 or --row 10. Received: --row it"),
+        (
+            "it",
+            "row",
+            "row: 'it' occurs at 8 and 10. Choose one: row=8, the same as row='it:1'; or row=10, the same",
+        ),
+        (
+            "it",
+            "--row",
+            "--row: 'it' occurs at 8 and 10. Choose one: --row 8, the same as --row it:1; or --row 10, ",
+        ),
         ("it:3", "row", "row: 'it' occurs 2 times. Received: row='it:3'"),
         ("didn't", "col", "col: \"didn't\" is 3 tokens (didn, ', t), at 2, 3 and 4. Choose one: col=2"),
         ("plying", "row", "row: 'plying' is not among the tokens. The nearest: 'playing,'"),
@@ -62,6 +70,14 @@ def test_labels_alone_are_enough() -> None:
     assert find_position("(0, 1)", Patches(1, 2).tokens(), "row") == 2
     with pytest.raises(ArgumentError, match=r"expected a number, because the tokens are not known. Received: row='it'"):
         find_position("it", None, "row")
+
+
+def test_all_positions_of_a_text_or_one_of_its_occurrences() -> None:
+    assert (find_positions("it", TOKENS), find_positions("it:2", TOKENS), find_positions("it:3", TOKENS)) == (
+        [8, 10],
+        [10],
+        [],
+    )
 
 
 def test_a_text_of_several_tokens_is_one_occurrence() -> None:

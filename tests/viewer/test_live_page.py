@@ -89,7 +89,7 @@ def test_a_head_is_switched_off_and_an_edge_blocked(page: Page, induction: int) 
         bar = side.locator("i").evaluate("(bar) => bar.style.getPropertyValue('--share')")
         assert float(bar) == pytest.approx(found[2])
     distance = page.evaluate("headwise.app.source.live.predictions.distance")
-    assert page.locator(".summary").inner_text().startswith(f"Total variation {distance:.3f} · KL ")
+    assert page.locator(".summary").inner_text().startswith(f"Total variation {distance:.3f} · KL(plain ‖ edited) ")
     (off,) = page.locator(".strip .tile.off").all()
     assert off.get_attribute("aria-label") == f"layer 1, head {induction} (off)"
     assert f"head {induction} (off)" in page.locator("footer .place").inner_text()

@@ -197,6 +197,10 @@ PAIRS: dict[str, Callable[[], tuple[Seen, Seen]]] = {
     "grouped queries": lambda: (look(record(heads=4, kv_heads=2)), look(record(heads=4))),
     "an empty row": lambda: (look(empty_row()), look(record(mask=masks.causal()))),
     "sinks": lambda: (look(record(sinks=torch.tensor([0.5, 3.0]))), look(record())),
+    "by position": lambda: (
+        look(record(length=5), labels=["a", "b", "c", "d", "e"]),
+        look(record(length=5), labels=["a", "c", "x", "d", "f"]),
+    ),
     "nothing in common": lambda: (
         look(record(length=2), labels=["a", "b"]),
         look(record(length=3), labels=list("xyz")),
@@ -207,7 +211,7 @@ COMPARE = """
     const { Side, alone, difference, divergence } = await use("views/compare/difference.js");
     const { Union } = await use("views/compare/union.js");
     const [one, other] = source.inputs.map(({ stacks: [stack] }) => stack);
-    const axis = new Union(one.rows, other.rows);
+    const axis = new Union(one.rows, other.rows, given.byPosition);
     const side = (stack, name, head) => new Side(stack, 0, head, axis[name], axis[name]);
     const sides = (head) => [side(one, "left", head), side(other, "right", head)];
     const { length } = axis;
@@ -241,7 +245,8 @@ def spread(cells: np.ndarray, rows: Sequence[int], cols: Sequence[int] | None = 
 @pytest.mark.parametrize("name", PAIRS)
 def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(name: str) -> None:
     one, other = PAIRS[name]()
-    found = evaluate(COMPARE, {"head": 1, "whole": True}, carried([one, other]))
+    by_position = name == "by position"
+    found = evaluate(COMPARE, {"head": 1, "whole": True, "byPosition": by_position}, carried([one, other]))
     cells = [spread(weights(seen[0], 1), side) for seen, side in ((one, found["left"]), (other, found["right"]))]
     drawn = [np.reshape(each, cells[0].shape) for each in found["cells"]]
     for each, expected in zip(drawn, [*cells, cells[1] - cells[0]], strict=True):
@@ -249,7 +254,9 @@ def test_every_cell_and_the_divergence_of_every_head_are_those_of_python(name: s
     if name == "nothing in common":
         assert np.isnan(found["nats"]).all()
         return
-    np.testing.assert_allclose(found["nats"], analyses.compare(one, other)[0].divergence[0], rtol=0, atol=1e-3)
+    align = "positions" if by_position else "tokens"
+    compared = analyses.compare(one, other, align=align)[0]  # type: ignore[arg-type]
+    np.testing.assert_allclose(found["nats"], compared.divergence[0], rtol=0, atol=1e-3)
 
 
 def largest(cells: Any) -> float:

@@ -17,7 +17,7 @@ import torch
 import headwise
 from headwise import masks
 from headwise.call import AttentionCall
-from headwise.errors import FileError, RecordError
+from headwise.errors import DtypeError, FileError, RecordError
 from headwise.models.checkpoint import default_model
 from headwise.records import AttentionRecord
 from headwise.text import Tokenizer, Tokens
@@ -248,9 +248,16 @@ def test_only_a_page_of_headwise_is_written_over(tmp_path: Path) -> None:
         write_page(page, inputs_of(seen), title="")
         write_page(page, inputs_of(seen), title="again")
     page.write_text("<html>my thesis</html>", encoding="utf-8")
-    with pytest.raises(FileError, match=r"page\.html exists, and headwise did not write it: .* Choose another file"):
+    with pytest.raises(FileError, match=r"page\.html exists, and headwise did not write it\. Choose another file"):
         write_page(page, inputs_of(seen), title="")
     assert page.read_text(encoding="utf-8") == "<html>my thesis</html>"
+
+
+def test_arguments_the_wrong_way_round_are_told() -> None:
+    with pytest.raises(
+        DtypeError, match=r"out must be a path. Received: AttentionRecord. The order is view\(seen, path"
+    ):
+        headwise.view("page.html", record())  # type: ignore[arg-type]
 
 
 def test_a_page_knows_its_model_its_date_and_the_version_that_wrote_it(tmp_path: Path) -> None:

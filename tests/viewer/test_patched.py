@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 LABELS = ("the", "cat", "<b>sat</b>", "on")
+OTHERS = ("the", "dog", "<b>sat</b>", "on")
+SHOWN = ("the", "cat | dog", "<b>sat</b>", "on")
 
 
 def effects(*shape: int) -> Patching:
     found = torch.randn(*shape) / 4
     found[1, 2] = torch.nan  # a head that this layer does not have
-    return Patching(("a.0", "a.1"), found, -found, 0.75, 0.25, LABELS if len(shape) == 3 else (), "Reader")
+    labels, others = (LABELS, OTHERS) if len(shape) == 3 else ((), ())
+    return Patching(("a.0", "a.1"), found, -2 * found, 0.75, 0.25, labels, "Reader", others)
 
 
 def open_map(tab: Page, folder: Path, found: Patching, address: str = "") -> None:
@@ -44,13 +47,15 @@ def test_a_file_holds_what_was_found(tmp_path: Path) -> None:
     torch.testing.assert_close(again.effects, found.effects, rtol=0, atol=0, equal_nan=True)
     assert again.attributed is not None
     assert (again.layers, again.labels, again.clean, again.corrupted) == (("a.0", "a.1"), LABELS, 0.75, 0.25)
+    assert again.corrupted_labels == OTHERS
+    assert "correlation with attribution patching: -1.000: attribution is unreliable here" in str(again)
     (tmp_path / "other.hw").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     with pytest.raises(FileError, match="is not a file of"):
         Patching.load(tmp_path / "other.hw")
 
 
 def test_effects_over_edges_have_no_map(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="Received: effects over"):
+    with pytest.raises(ArgumentError, match=r"have no map. Print the largest: print\(headwise"):
         headwise.view(effects(2, 3, 4, 4), tmp_path / "page.html")
 
 
@@ -63,7 +68,10 @@ def test_the_map_has_the_largest_effect_of_each_layer_and_position(tab: Page, tm
         assert head == expected[layer, column]
         assert float(effect) == pytest.approx(float(found.effects[layer, head, column]), abs=1e-5)
     assert len(cells(tab)) == 8
-    assert tab.locator("th[scope=col]").all_inner_texts() == list(LABELS)
+    assert tab.locator("th[scope=col]").all_inner_texts() == list(SHOWN)
+    assert "attribution is unreliable here" in tab.locator(".facts").inner_text()
+    numbers = tab.locator("td[data-layer='0'] small").all_inner_texts()
+    assert numbers == [f"{float(cells(tab)[0, column][0]):.2f}".replace("-", "−") for column in range(4)]
     assert "metric: clean 0.750, corrupted 0.250" in tab.locator(".facts").inner_text()
     assert "Reader · written on " in tab.locator(".facts").inner_text()
     strongest = [f"{effect:.3f}".replace("-", "−") for effect, *_ in found.strongest()]
@@ -72,13 +80,19 @@ def test_the_map_has_the_largest_effect_of_each_layer_and_position(tab: Page, tm
     effect, head = cells(tab)[1, 2]
     said = f"{float(effect):.3f} · layer 1 · head {head} · <b>sat</b> 2".replace("-", "−")
     assert tab.locator(".reading").inner_text() == said
+    tab.locator("td[data-layer='1'][data-column='2']").click()
+    tab.locator("td[data-layer='0'][data-column='0']").hover()
+    assert tab.locator(".reading").inner_text() == said  # pinned
+    scale = tab.locator(".colour-bar .ticks").inner_text()
 
     # One head, and the approximation by gradients.
     tab.get_by_role("combobox").select_option("2")
     assert float(cells(tab)[0, 3][0]) == pytest.approx(float(found.effects[0, 2, 3]), abs=1e-5)
     assert cells(tab)[1, 0][0] == "null"
     tab.get_by_role("button", name="attribution").click()
-    assert float(cells(tab)[0, 3][0]) == pytest.approx(-float(found.effects[0, 2, 3]), abs=1e-5)
+    assert tab.locator(".colour-bar .ticks").inner_text() == scale  # of every head, and of patching
+    assert "beyond them" in tab.locator(".about").inner_text()
+    assert float(cells(tab)[0, 3][0]) == pytest.approx(-2 * float(found.effects[0, 2, 3]), abs=1e-5)
 
 
 @pytest.mark.browser

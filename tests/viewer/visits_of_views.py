@@ -15,6 +15,7 @@ from headwise import masks
 from headwise.cli.files import NamedText
 from headwise.cli.live import live_causal
 from headwise.experiments import Patching
+from headwise.experiments.sweeping import Over
 from headwise.profiles import profile
 from headwise.records import Seen
 from headwise.text import Patches
@@ -110,13 +111,15 @@ def visit_an_image(reader: Reader) -> None:
 
 
 def divergence(left: Tensor, right: Tensor, rows: list[tuple[int, int]], cols: list[tuple[int, int]]) -> float:
-    """The mean Jensen-Shannon divergence of the rows in common, over the keys in common and one cell of all others."""
+    """The mean Jensen-Shannon divergence of the rows in common, over the keys of both."""
 
-    def shared(weights: Tensor, side: int) -> Tensor:
-        some = weights[[each[side] for each in rows]][:, [each[side] for each in cols]]
-        return torch.cat([some, 1 - some.sum(-1, keepdim=True)], -1)
+    def shared(weights: Tensor, side: int) -> tuple[Tensor, Tensor]:
+        some = weights[[each[side] for each in rows]]
+        keys = [each[side] for each in cols]
+        return some[:, keys], some[:, [key for key in range(some.shape[1]) if key not in keys]]
 
-    p, q = shared(left, 0), shared(right, 1)
+    (p, own_p), (q, own_q) = shared(left, 0), shared(right, 1)
+    p, q = torch.cat([p, own_p, 0 * own_q], -1), torch.cat([q, 0 * own_p, own_q], -1)
     middle = (p + q) / 2
     return float(sum(torch.xlogy(x, x / middle).sum(-1) for x in (p, q)).mean() / 2)  # type: ignore[union-attr]
 
@@ -131,6 +134,11 @@ def visit_two_texts(reader: Reader) -> None:
     reader.says("The same {n} tokens on both sides.", COMPARED, n=8)
     reader.open([look(*each, labels=text) for each, text in zip(both, texts, strict=True)], "view=compare")
     reader.says("{n} tokens in common", COMPARED, n=6)
+    reader.says("{n} replaced", COMPARED, n=1)
+    reader.says("{n} only left", COMPARED, n=1)
+    reader.says("{n} only right", COMPARED, n=2)
+    reader.says("{parts}.", COMPARED, parts="6 tokens in common, 1 replaced, 1 only left, 2 only right")
+    reader.go(compare="difference")
     reader.says("{n} replaced (one | other)", COMPARED, n=1)
     reader.says("{n} only left (◂)", COMPARED, n=1)
     reader.says("{n} only right (▸)", COMPARED, n=2)
@@ -146,18 +154,20 @@ def visit_two_texts(reader: Reader) -> None:
         reader.says("{head}: {n} nats", ".view-compare .where button", near=1e-3, head=named, n=nats)
     (layer, head), most = max(apart.items(), key=lambda each: each[1])
     reader.says(
-        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}); "
-        "0 = equal, 0.693 = no key in common.",
+        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}), others are left out; "
+        "0 = equal, 0.693 = no key in common. A token that only one side has is a key of its own.",
         ".view-compare .where .note",
         near=1e-3,
         head=f"layer {layer} · head {head}",
         n=most,
         rows=6,
     )
+    reader.open([look(record(length=8), labels=text[:8]) for text in texts], "view=compare&align=positions")
+    reader.says("By position: {n} of {count} tokens differ.", COMPARED, n=5, count=8)
     crossed = [Seen([placed(record(length=4, keys=keys), "cross", kind="cross")]) for keys in (7, 9)]
     reader.open(crossed, "view=compare")
     same, more = "The same 4 tokens on both sides.", "7 tokens in common, 2 only right (▸)."
-    reader.says("Rows: {rows} Columns: {cols}", COMPARED, rows=same, cols=more)
+    reader.says("Rows: {rows} Columns: {cols}", COMPARED, rows=same, cols=more.replace(" (▸)", ""))
 
 
 def visit_two_long_texts(reader: Reader) -> None:
@@ -195,30 +205,33 @@ def visit_a_profile_of_several_texts(reader: Reader) -> None:
 
 
 def visit_effects_of_patching(reader: Reader) -> None:
-    """The largest effects of two layers, three heads and four positions, and then without positions."""
+    """The largest effects of two layers, three heads and four positions, then without positions, then without heads."""
     torch.manual_seed(0)
     effects, others = torch.randn(2, 2, 3, 4).double() / 4
-    for found in (effects, effects[..., 0]):
-        given = others[..., 0] if found.ndim == 2 else others
+    cases: list[tuple[Over, Tensor, Tensor]] = [
+        ("positions", effects, others),
+        ("heads", effects[..., 0], others[..., 0]),
+        ("residual", effects[:, :1], others[:, :1]),
+    ]
+    for over, found, given in cases:
         labels = ("the", "cat", "sat", "on") if found.ndim == 3 else ()
-        patched = Patching(("a", "b"), found, given, 0.75, 0.25, labels)
+        patched = Patching(("a", "b"), found, given, 0.75, 0.25, labels, over=over)
         write_patching_page(reader.folder / "patching.html", patched, title="patching")
         reader.tab.goto("about:blank")
         reader.tab.goto(f"{(reader.folder / 'patching.html').as_uri()}#lang=en")
         reader.says("metric: clean {clean}, corrupted {corrupted}", "header .facts", clean=0.75, corrupted=0.25)
         r = float(torch.corrcoef(torch.stack([found.flatten(), given.flatten()]))[0, 1])
         reader.says("correlation with attribution patching: {r}", "header .facts", r=r)
-        top = float(found.abs().max())
-        reader.says(
-            "An effect is the share of the difference between the two runs that patching brings back: 1 = all, "
-            "0 = nothing. Colours from {low} (blue) to {high} (orange).",
-            ".about",
-            low=-top,
-            high=top,
-        )
+        top = float(f"{found.abs().max():.2g}")
+        reader.says("from {low} to {high}", ".colour-bar", low=-top, high=top)
         layer, head, *at = (int(place) for place in np.unravel_index(int(found.argmax()), found.shape))
         best = {"effect": float(found.max()), "layer": f"layer {layer}", "head": f"head {head}"}
-        if at:
+        if over == "residual":
+            del best["head"]
+            reader.says(
+                "{effect} · {layer} · {position}", "ol li:first-child", **best, position=f"{labels[at[0]]} {at[0]}"
+            )
+        elif at:
             position = f"{labels[at[0]]} {at[0]}"
             reader.says("{effect} · {layer} · {head} · {position}", "ol li:first-child", **best, position=position)
         else:
@@ -322,7 +335,16 @@ def visit_a_live_model(reader: Reader) -> None:
     with serving_live(live, PROMPT) as url, reader.online() as page:
         page.tab.goto(f"{url}#lang=en&edits=off.1.1")
         told = page.says("{n} nats", ".summary", near=1e-4, n=nats)
-        page.says("Total variation {distance} · KL {kl}.", ".summary", near=1e-4, distance=distance, kl=told[0])
+        page.says(
+            "Total variation {distance} · KL(plain ‖ edited) {kl}.",
+            ".summary",
+            near=1e-4,
+            distance=distance,
+            kl=told[0],
+        )
+        moved = 100 * (edited.exp() - plain.exp())
+        token = next(each for each in plain.argsort(descending=True).tolist() if abs(moved[each]) > 0.02)
+        page.says("{n} points", f"tr[data-token='{token}'] small", near=0.006, n=float(moved[token]))
         page.tab.goto("about:blank")
         page.tab.goto(f"{url}#lang=en&edits=block.all.all.0.0")
         page.says("In {n} places a query was left without any key.", ".summary", n=2)

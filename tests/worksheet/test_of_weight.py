@@ -70,7 +70,10 @@ def test_tokens_are_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"row": "the", "col": 0}, r"row: 'the' occurs at 0 and 5\. Choose one: row='the:2' or row=5"),
+        (
+            {"row": "the", "col": 0},
+            r"row: 'the' occurs at 0 and 5\. Choose one: row=0, the same as row='the:1'; or row=5",
+        ),
         ({"row": "cow", "col": 0}, r"row: 'cow' is not among the tokens"),
         ({"row": 0, "col": 7}, r"col must lie in 0 … 6. Received: col=7"),
         ({"row": 0, "col": 0, "head": 2}, r"head must lie in 0 … 1. Received: head=2"),

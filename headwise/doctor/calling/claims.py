@@ -32,14 +32,23 @@ _ONE, _ZERO = ("true", "1", "ones"), ("false", "0", "zeros")
 _IN = ("attend", "keep", "kept", "allow", "visible", "valid", "real", "see", "look", "exist", "unmask", "part")
 _OUT = ("masked", "ignor", "pad", "hid", "block", "forb", "exclud", "invalid", "disallow", "future")
 _NOT = ("not", "no", "non", "nobody", "never", "cannot", "without")
+# Chinese words for English ones; what is left of a Chinese text says nothing.
+_CHINESE = {
+    **{"see": "可以看 能看 看到", "visible": "可见", "attend": "关注", "part": "参与", "keep": "保留", "allow": "允许"},
+    **{"valid": "有效", "real": "真实 实际", "invalid": "无效", "masked": "屏蔽 掩盖 被mask 需要mask mask掉"},
+    **{"mask": "掩码 遮罩", "hidden": "遮 隐藏", "ignored": "忽略", "padding": "填充 补齐", "forbidden": "禁止"},
+    **{"excluded": "排除", "future": "未来", "added": "加到", "-inf": "负无穷", "true": "为真", "false": "为假"},
+    **{"else": "否则 其余", "not": "没有 不 非 未", ",": "， 、", ".": "。", ";": "；"},
+}
+_ENGLISH = {each: word for word, chinese in _CHINESE.items() for each in chinese.split()}
 _ADDED = re.compile(r"additive|\badded\b|-\s*inf\b|negative|-1e\d|-\d\d")
 _CLAUSES = re.compile(r"\d[)\]]|[,;./]|\b(?:and|or|while|else|otherwise)\b")
-_THE_MASK = re.compile(r"\bmask\b", re.IGNORECASE)
+_THE_MASK = re.compile(r"\bmask\b|掩码|遮罩", re.IGNORECASE | re.ASCII)
 # Where a text begins to speak of one argument: `mask (B, K): ...`, `mask: ...`, "mask is ...".
 _ENTRY = re.compile(
-    r"(?:^|(?<=[.;] ))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
-    r"(?=\s?[:(\[]|(?:(?<=`)|(?<=mask))\s(?:is|holds|says)\b)",
-    re.IGNORECASE | re.MULTILINE,
+    r"(?:^|(?<=[.;] )|(?<=[。；]))[ `*-]*(?::param )?(?!true\b|false\b)([a-z]\w*)`*"
+    r"(?=\s?[:(\[：（]|(?:(?<=`)|(?<=mask))\s(?:is|holds|says)\b)",
+    re.IGNORECASE | re.MULTILINE | re.ASCII,
 )
 
 
@@ -73,7 +82,7 @@ def of_mask(
         others: the names of the other arguments.
     """
     for said in (*_about(name, text, sole), annotation):
-        form = polarity(re.sub(rf"\b{re.escape(name)}\b", "it", said))  # its name says less than its text
+        form = polarity(re.sub(rf"\b{re.escape(name)}\b", "it", _in_english(said)))  # its name says less than its text
         if form is not None:
             return said, form
     if name == "attention_mask" and "input_ids" in others:  # what a tokenizer returns
@@ -101,6 +110,13 @@ def polarity(said: str) -> Form | None:
     return votes.pop() if len(votes) == 1 else None
 
 
+def _in_english(text: str) -> str:
+    """Replace the Chinese words that say something of a mask by English ones, and other letters by blanks."""
+    together = re.sub(r"(?<=[被要]) +(?=mask)|(?<=mask) +(?=掉)", "", text)
+    longest_first = "|".join(sorted(_ENGLISH, key=len, reverse=True))
+    return re.sub(r"[^\0-\x7f]+", " ", re.sub(longest_first, lambda found: f" {_ENGLISH[found[0]]} ", together))
+
+
 def _vote(words: list[str]) -> Form | None:
     """The polarity that one clause states, if it names one value of the mask and says one thing of it."""
     one, zero = (any(word in values for word in words) for values in (_ONE, _ZERO))
@@ -116,7 +132,7 @@ def _vote(words: list[str]) -> Form | None:
 
 def _about(name: str, text: str, sole: bool) -> Iterator[str]:
     """What docstrings and comments say about this argument: its own entries, or else texts that name it."""
-    own = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
+    own = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)", re.ASCII)
     for said in _paragraphs(text, own):
         entries = [*_ENTRY.finditer(said)]
         ends = (*(x.start() for x in entries[1:]), len(said))

@@ -97,7 +97,6 @@ def _scaled(patient: Patient, anatomy: Anatomy, names: set[str]) -> Iterator[Fin
             ).format(names=" and ".join(sorted(names)), scale=scale),
             "scale q kᵀ first, then add the bias: softmax(q @ k.mT * scale + bias)",
             next((x.where for x in a.steps_before if x.name == "add"), a.softmax.where),
-            numbers={"factor": scale, "scale": scale},
         )
         return
 
@@ -141,7 +140,6 @@ def _unscaled(site: Site, step: Step) -> Iterator[Finding]:
             ).format(scale=scale),
             "scale the sum of all products: (q @ k.mT + q @ p.mT) / sqrt(head width)",
             step.where,
-            numbers={"scale": scale, "factor": 1.0},
         )
 
 
@@ -211,11 +209,10 @@ def _misaligned(site: Site, step: Step, foreign: Tensor) -> Finding:
         "scores-misaligned",
         "bug",
         Sentence(
-            "what is added to the score of query {query} and key {key} comes from token {other}: {count} scores get a "
+            "what is added to the score of query {query} and key {key} comes from token {other}: {scores} scores get a "
             "term of a token that is neither their query nor their key"
-        ).format(query=query, key=key, other=other, count=int((foreign >= 0).sum())),
+        ).format(query=query, key=key, other=other, scores=int((foreign >= 0).sum())),
         "check the shift: each row must keep its own query (pad one column, view with one row more, drop the first), "
         "and keys after the query need positions of their own, 2 N - 1 in all",
         step.where,
-        numbers={"scores": float((foreign >= 0).sum())},
     )

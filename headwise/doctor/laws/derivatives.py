@@ -55,7 +55,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 Sentence("the gradient of the {called} is NaN or infinite for ordinary inputs").format(called=called),
                 "look for a square root, a logarithm or a division at 0, and for torch.where with a branch that is not "
                 "finite",
-                numbers={"not finite": int((~gradient.isfinite()).sum())},
             )
         elif gradient is None or not gradient.any():
             other = getattr(moved(inputs, slice(None), queries=True, seed=23), name)
@@ -74,7 +73,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                         "its size"
                     ).format(called=called, change=change),
                     "remove the detach(), .data, torch.no_grad or NumPy between input and output",
-                    numbers={"change": change},
                 )
     if right:
         yield from _along(patient, probe, inputs)
@@ -122,11 +120,10 @@ def _along(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
             "gradient-wrong",
             severity,
             Sentence(
-                "along a random direction of {what} the output changes by {slope.measured:.4g} per step, in float64; "
-                "its gradient gives {slope.said:.4g}{more}"
-            ).format(what=what, slope=slope, more=_ESTIMATE if estimated else ""),
+                "along a random direction of {what} the output changes by {measured:.4g} per step, in float64; "
+                "its gradient gives {gradient:.4g}{more}"
+            ).format(what=what, measured=slope.measured, gradient=slope.said, more=_ESTIMATE if estimated else ""),
             "look for a detach(), .data or torch.no_grad on part of the path, or a custom backward",
-            numbers={"measured": slope.measured, "gradient": slope.said},
         )
         return
 

@@ -235,7 +235,6 @@ def _map(patient: Patient, height: int, width: int) -> Iterator[Finding]:
                 ).format(height=height, width=width, words=words),
                 "row = index // width, column = index % width",
                 site.softmax.where,
-                numbers={"height": float(height), "width": float(width)},
             )
             return
 

@@ -69,17 +69,16 @@ def _of_two(probe: Probe, inputs: Inputs, options: dict[str, Any]) -> Iterator[F
         except NotChecked:
             continue
         if bool((across > REACHED).any()):
-            pairs, largest = int((across > REACHED).sum()), float(across.amax())
+            pairs, change = int((across > REACHED).sum()), float(across.amax())
             beside = Sentence(" and {also} passed that hides nothing,").format(also=", ".join(also)) if also else ""
             yield Finding(
                 "packing-leak",
                 "bug",
                 Sentence(
                     "with {options} saying that two documents share a row,{beside} {pairs} of {of} pairs of tokens of "
-                    "different documents still attend to one another, by up to {largest:.2g} of the output's size"
-                ).format(options=", ".join(options), beside=beside, pairs=pairs, of=across.numel(), largest=largest),
+                    "different documents still attend to one another, by up to {change:.2g} of the output's size"
+                ).format(options=", ".join(options), beside=beside, pairs=pairs, of=across.numel(), change=change),
                 "allow a pair only if both ids are equal: mask = ids[:, None, :, None] == ids[:, None, None, :]",
-                numbers={"pairs": float(pairs), "of": float(across.numel()), "change": largest},
             )
             return
 

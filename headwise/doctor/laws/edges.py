@@ -51,7 +51,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             ).format(name=name, change=change),
             "take the softmax over what the weights are summed over: the keys of a query, or the edges that end at a "
             "node",
-            numbers={"change": change},
         )
 
 

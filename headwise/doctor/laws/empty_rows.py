@@ -52,27 +52,21 @@ def check(patient: Patient) -> Iterator[Finding]:
         if not broken.any():
             continue
         others = int((broken & ~own).sum())
-        numbers = {"rows": int((broken & own).sum()), "others": others}
         strangers = bool(broken[~own.any(-1)].any())  # rows of other examples
         if others and not _hides(probe, ordinary):
             raise NotChecked("what its mask should hide reaches the output, so that nothing is known of its rows")
         if others and (strangers or not _stacked(probe.module)):
-            yield _nan(
-                "bug",
-                Sentence("{what}, and {others} rows of other queries become NaN or infinite").format(
-                    what=what, others=others
-                ),
-                **numbers,
-            )
+            evidence = Sentence("{what}, and {others} rows of other queries become NaN or infinite")
+            yield _nan("bug", evidence.format(what=what, others=others))
         else:
-            yield _nan("risk", Sentence("{what}, and its output is NaN or infinite").format(what=what), **numbers)
+            yield _nan("risk", Sentence("{what}, and its output is NaN or infinite").format(what=what))
         return
     if not made:
         raise NotApplicable("it takes no mask")
 
 
-def _nan(severity: Severity, evidence: str, **numbers: float) -> Finding:
-    return Finding("empty-row-nan", severity, evidence, _FIX, numbers=numbers)
+def _nan(severity: Severity, evidence: str) -> Finding:
+    return Finding("empty-row-nan", severity, evidence, _FIX)
 
 
 def _hides(probe: Probe, options: dict[str, Any]) -> bool:
@@ -96,15 +90,11 @@ def _in_example(patient: Patient) -> Finding | None:
     out = next((x for _, x in tensors_in(raw)), None)
     if out is None or out.ndim < 2 or not bool(out.isnan().any()):
         return None
-    rows = int(out.isnan().any(-1).sum())
-    return _nan(
-        "bug",
-        Sentence(
-            "the call that was given returns NaN in {rows} of {of} rows, although all that was passed is finite: its "
-            "mask leaves some queries no key"
-        ).format(rows=rows, of=out[..., 0].numel()),
-        rows=rows,
-    )
+    evidence = Sentence(
+        "the call that was given returns NaN in {rows} of {of} rows, although all that was passed is finite: its "
+        "mask leaves some queries no key"
+    ).format(rows=int(out.isnan().any(-1).sum()), of=out[..., 0].numel())
+    return _nan("bug", evidence)
 
 
 def _of_ids(patient: Patient) -> Finding | None:

@@ -98,7 +98,6 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                 ).format(reached=reached, of=change.numel(), change=float(change.amax())),
                 "keep the batch dimension separate: split heads with view(B, N, H, D).transpose(1, 2), and do not "
                 "reduce over the batch dimension",
-                float(change.amax()),
                 patient.severity("batch-mixing: in the outputs", "bug"),
             )
         for (_, x), (_, y) in zip(*(tensors_in(each.raw) for each in (first, after)), strict=False):
@@ -108,11 +107,10 @@ def _mixed(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                 return _finding(
                     Sentence(
                         "after a change of example 1 alone, what else is returned for examples 0 and 2 changed, by up "
-                        "to {beside:.2g} of its size"
-                    ).format(beside=beside),
+                        "to {change:.2g} of its size"
+                    ).format(change=beside),
                     "keep the batch dimension separate: take the softmax over the keys, and do not reduce over the "
                     "batch",
-                    beside,
                 )
     return None
 
@@ -132,7 +130,6 @@ def _alone(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Finding]:
             ).format(at=at, count=len(inputs.query), change=change),
             "do not depend on the number of examples or on their places: make positions for the length, x.shape[1], "
             "not for the batch; squeeze() without a dimension drops a batch of 1",
-            change,
         )
 
 
@@ -149,8 +146,8 @@ def _told_apart(probe: Probe, inputs: Inputs) -> bool:
     return False
 
 
-def _finding(evidence: str, fix: str, change: float, severity: Severity = "bug") -> Finding:
-    return Finding("batch-mixing", severity, evidence, fix, numbers={"change": change})
+def _finding(evidence: str, fix: str, severity: Severity = "bug") -> Finding:
+    return Finding("batch-mixing", severity, evidence, fix)
 
 
 def _masks(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
@@ -161,16 +158,14 @@ def _masks(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
             continue
         change = rows(before, after).amax(-1)
         if float(others_change(before, after).amax()) > REACHED:
-            a, b, c = map(float, change)
             yield Finding(
                 "mask-head-order",
                 "bug",
                 Sentence(
-                    "a mask that hides key 1 of example 1 alone changes examples 0, 1 and 2 by {a:.2g}, {b:.2g} and "
-                    "{c:.2g} of the output's size"
-                ).format(a=a, b=b, c=c),
+                    "a mask that hides key 1 of example 1 alone changes examples 0, 1 and 2 by {example_0:.2g}, "
+                    "{example_1:.2g} and {example_2:.2g} of the output's size"
+                ).format(**{f"example_{i}": x for i, x in enumerate(change.tolist())}),
                 "repeat the mask in the order in which batch and heads are merged: repeat_interleave(H, dim=0) for "
                 "[B*H], repeat(H, 1, 1) for [H*B]; or broadcast it as [B, 1, Q, K]",
-                numbers={f"example {i}": float(x) for i, x in enumerate(change)},
             )
             return

@@ -36,23 +36,18 @@ def check(patient: Patient) -> Iterator[Finding]:
                 continue
             fill = min((float(x.scores.amin()) for x in masked), default=None)
             size = max((float(x.scores.nan_to_num(0, 0, 0).abs().amax()) for x in free), default=0.0)
-            numbers, scores = {"factor": factor, "leak": leak}, ""
-            if fill is not None:
-                numbers |= {"fill": fill, "scores": size}
-                scores = Sentence(
-                    ". At the softmax masked scores are {fill:.4g}; other scores reach {size:.4g}"
-                ).format(fill=fill, size=size)
+            at = Sentence(". At the softmax masked scores are {fill:.4g}; other scores reach {scores:.4g}")
+            more = "" if fill is None else at.format(fill=fill, scores=size)
             yield Finding(
                 "mask-fill-too-small",
                 "bug" if factor == 1 else "risk",  # Swin's own -100 serves it well
                 Sentence(
                     "with inputs times {factor:g}, keys that {mask} hides change the output by {leak:.2g} of its "
-                    "size{scores}"
-                ).format(factor=factor, mask=said, leak=leak, scores=scores),
+                    "size{more}"
+                ).format(factor=factor, mask=said, leak=leak, more=more),
                 "fill with -inf or torch.finfo(scores.dtype).min",
                 where=next((x.where for x in masked if x.where is not None), None),
                 sources=("flashinfer #4401", "transformers #48745"),
-                numbers=numbers,
             )
             return
 

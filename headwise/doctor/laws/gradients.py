@@ -55,7 +55,7 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "does-not-run", "bug", said, "change no tensor in place that a gradient needs", last_line(error)
             )
         else:
-            yield _blocked(patient, dict.fromkeys(wanted, torch.inf), "autograd finds no path from the output to it")
+            yield _blocked(patient, list(wanted), "autograd finds no path from the output to it")
         return
     choosing = tuple(f"{part}." for part in reached.choosing)  # such as an indexer of the best keys
     silent = [x for x in wanted if x not in reached.there and not x.startswith(choosing)]
@@ -66,7 +66,9 @@ def check(patient: Patient) -> Iterator[Finding]:
         proven = (wanted.keys() - reached.joined) | _past_softmaxes(probe, inputs, wanted)
         unused = [name for name in unused if name in proven]
     if blocked:
-        yield _blocked(patient, blocked)
+        largest = max(blocked, key=lambda name: blocked[name])
+        why = Sentence("other numbers in {largest} change the output by {change:.2g} of its size")
+        yield _blocked(patient, list(blocked), why.format(largest=largest, change=blocked[largest]))
     if unused:
         yield from _unused(patient, probe, inputs, {name: wanted[name] for name in unused})
     yield from _cancel(patient, inputs)
@@ -100,7 +102,6 @@ def _cancel(patient: Patient, inputs: Inputs) -> Iterator[Finding]:
             "put something between the sum of query and key and the softmax, such as tanh and a vector, or multiply "
             "the two",
             where=origin(patient.module, faint[0]),
-            numbers={"weights": len(faint)},
         )
 
 
@@ -122,18 +123,13 @@ def _faint(patient: Patient, inputs: Inputs, noise: float) -> list[str]:
     return found if isinstance(changed, Tensor) and gap(out.detach(), changed) <= ROUNDING else []
 
 
-def _blocked(patient: Patient, changes: dict[str, float], why: str = "") -> Finding:
-    largest = max(changes, key=lambda name: changes[name])
-    why = why or Sentence("other numbers in {largest} change the output by {changes:.2g} of its size").format(
-        largest=largest, changes=changes[largest]
-    )
+def _blocked(patient: Patient, names: list[str], why: str) -> Finding:
     return Finding(
         "gradient-blocked",
         "bug",
-        Sentence("no gradient reaches {listed}: {why}").format(listed=_listed(list(changes)), why=why),
+        Sentence("no gradient reaches {listed}: {why}").format(listed=_listed(names), why=why),
         "remove the detach(), .data, torch.no_grad or rounding between parameter and output",
-        where=origin(patient.module, next(iter(changes))),
-        numbers={"change": changes[largest], "blocked": len(changes)},
+        where=origin(patient.module, names[0]),
     )
 
 
@@ -171,7 +167,6 @@ def _unused(patient: Patient, probe: Probe, inputs: Inputs, unused: dict[str, Te
             Sentence("no gradient ever reaches {listed}: {why}").format(listed=listed, why=why),
             "use it where it belongs (is another one used in its place?), or remove it",
             where=origin(probe.module, outer or names[0]),
-            numbers={"weights": sum(unused[name].numel() for name in names)},
         )
 
 
@@ -250,7 +245,6 @@ def _stays_zero(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Find
             ).format(listed=_listed(sorted(waiting)), steps=_STEPS),
             "initialise all but the last of them with small random numbers",
             where=origin(patient.module, min(waiting)),
-            numbers={"weights": len(waiting)},
         )
 
 

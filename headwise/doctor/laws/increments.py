@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.doctor.calling import claims
 from headwise.doctor.calling.interface import Interface, discover
-from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.finding import Finding, Severity, Where
 from headwise.doctor.patient import NotApplicable, NotChecked, Patient
 from headwise.doctor.probing.decoding import Session, Steps, sessions
 from headwise.doctor.probing.probe import REACHED, ROUNDING, awake, gap, rows, sentence
@@ -52,8 +52,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     steps = Steps(interface, _LENGTH, example)
     if interface.length is not None or not (steps.caches or steps.starts or steps.flags):
         raise NotApplicable("forward takes no cache")
-    layers = len(patient.anatomy.sites) if patient.anatomy is not None else 1
-    if interface.takes == "memory" or (layers > 1 and not interface.causal_claim):
+    sites = patient.anatomy.sites if patient.anatomy is not None else ()
+    masked = sites[0].where_masked() if sites else None
+    if interface.takes == "memory" or (len(sites) > 1 and not interface.causal_claim):
         _must_decode(interface)  # what a token sees of later ones would change its cached results
     for length in (_LENGTH, _SHORT):
         steps = Steps(interface, length, example)
@@ -78,10 +79,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         changes = [gap(expected[:, n], out[:, 0]) for n, out in enumerate(outs, _PROMPT - 1)]
         wrong = [n for n, change in enumerate(changes, _PROMPT - 1) if change > ROUNDING]
         if wrong:
-            yield _of_steps(session, wrong[0], max(changes), ignored)
+            yield _of_steps(session, wrong[0], max(changes), ignored, masked)
         elif gap(expected, whole) <= ROUNDING and not _ONE.search(claims.text_of(interface.module)):
-            masked = any(role == "mask" for role in interface.roles.values())  # then a mask may be due
-            yield from _of_chunks(session, whole, "bug" if interface.causal_claim or not masked else "risk")
+            takes_mask = any(role == "mask" for role in interface.roles.values())  # then a mask may be due
+            yield from _of_chunks(session, whole, "bug" if interface.causal_claim or not takes_mask else "risk", masked)
         return
     raise NotChecked(
         Sentence("how to use its cache is not known ({why})").format(
@@ -129,9 +130,8 @@ def _changed(x: Tensor, token: int) -> Tensor:
     return x
 
 
-def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Finding:
+def _of_steps(session: Session, first: int, change: float, ignored: bool, masked: Where | None) -> Finding:
     """The finding about steps that differ from position `first` on."""
-    numbers = {"first": first, "change": change}
     ends = [0, *range(_PROMPT, first + 2)]
     if first >= _PROMPT and not ignored:
         before = _last(session, ends)
@@ -145,7 +145,7 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
                     "{others} others: the causal mask of one query and many keys is aligned with the first key"
                 ).format(how=session.how, first=first, others=first - 1),
                 _ALIGN,
-                numbers=numbers,
+                masked,
             )
     why = ". A step gives the output of its token alone: the cache is not used" if ignored else ""
     return Finding(
@@ -156,7 +156,6 @@ def _of_steps(session: Session, first: int, change: float, ignored: bool) -> Fin
             "to {change:.2g} of the output's size{why}"
         ).format(how=session.how, first=first, change=change, why=why),
         _STEP,
-        numbers=numbers,
     )
 
 
@@ -168,7 +167,7 @@ def _last(session: Session, ends: Sequence[int], changed: int | None = None) -> 
     return [session.feed(first, last) for first, last in itertools.pairwise(ends)][-1]
 
 
-def _of_chunks(session: Session, whole: Tensor, severity: Severity) -> Iterator[Finding]:
+def _of_chunks(session: Session, whole: Tensor, severity: Severity, masked: Where | None) -> Iterator[Finding]:
     """Several tokens at once after cached ones: the causal mask must be aligned with the last key, or be passed."""
     length = whole.shape[1]
     ends = [0, *sorted({2, 6, length // 2 + 1, length})]
@@ -201,5 +200,5 @@ def _of_chunks(session: Session, whole: Tensor, severity: Severity) -> Iterator[
             ).format(last=last - first, first=first, change=change, unless=unless)
         else:
             continue
-        yield Finding(name, severity, said, fix, numbers={"change": change})
+        yield Finding(name, severity, said, fix, None if name == "cache-mismatch" else masked)
         return

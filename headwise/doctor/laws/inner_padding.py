@@ -30,16 +30,11 @@ def check(patient: Patient) -> Iterator[Finding]:
     for length in () if patient.interface.length else _LENGTHS:
         others = _seen(patient, length)
         if others is not None and others.sites and all(x.weight_of_constants() == 0 for x in others.sites):
-            weight = site.weight_of_constants()
-            yield _attended(
-                patient,
-                site,
-                weight,
-                Sentence(
-                    "with 5 tokens a query gives up to {weight:.2g} of its weight to keys that come from no token, "
-                    "and with {length} tokens none: the padding to whole blocks is attended to"
-                ).format(weight=weight, length=length),
-            )
+            evidence = Sentence(
+                "with 5 tokens a query gives up to {weight:.2g} of its weight to keys that come from no token, and "
+                "with {length} tokens none: the padding to whole blocks is attended to"
+            ).format(weight=site.weight_of_constants(), length=length)
+            yield _attended(patient, site, evidence)
             return
     yield from _zeros(patient)
 
@@ -56,27 +51,22 @@ def _zeros(patient: Patient) -> Iterator[Finding]:
             continue
         several = len(scores) > int(some.sum())
         if bool(some.any()) and (several or not bool(some.all())) and bool((scores == scores[0]).all()):
-            yield _attended(
-                patient,
-                site,
-                float(given.amax()),
-                Sentence(
-                    "{rows} of {of} rows of weights give up to {share:.2g} of their weight to keys of zeros that come "
-                    "from no token: what was padded, such as the block before the first one or empty places of a "
-                    "cache, is attended to"
-                ).format(rows=int(some.sum()), of=len(some), share=float(given.amax())),
-            )
+            evidence = Sentence(
+                "{rows} of {of} rows of weights give up to {weight:.2g} of their weight to keys of zeros that come "
+                "from no token: what was padded, such as the block before the first one or empty places of a cache, is "
+                "attended to"
+            ).format(rows=int(some.sum()), of=len(some), weight=float(given.amax()))
+            yield _attended(patient, site, evidence)
             return
 
 
-def _attended(patient: Patient, site: Site, weight: float, evidence: str) -> Finding:
+def _attended(patient: Patient, site: Site, evidence: str) -> Finding:
     return Finding(
         "padding-attended",
         patient.severity("padding-attended: of blocks", "bug"),
         evidence,
         "mask the keys that were padded: their scores are -inf before the softmax",
         site.softmax.where,
-        numbers={"weight": weight},
     )
 
 

@@ -157,7 +157,6 @@ def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
         ).format(axes=", ".join(map(str, softmax.dims)), shape=list(softmax.scores.shape), over=over),
         "take the softmax over the axis of the keys, softmax(dim=-1) for scores [B, H, Q, K]",
         softmax.where,
-        numbers={"axis": float(softmax.dims[0]), "sum": float(softmax.weights.sum(softmax.dims).mean())},
     )
 
 
@@ -184,12 +183,11 @@ def _of_one_number(patient: Patient) -> Iterator[Finding]:
                 "softmax-axis",
                 "bug",
                 Sentence(
-                    "the softmax is taken over axis {dim} of scores {shape}, which has one element: every weight is "
-                    "1, and the {key_length} keys are on another axis"
-                ).format(dim=x.dim, shape=shape, key_length=inputs.key_length),
+                    "the softmax is taken over axis {axis} of scores {shape}, which has one element: every weight is "
+                    "1, and the {keys} keys are on another axis"
+                ).format(axis=x.dim, shape=shape, keys=inputs.key_length),
                 "take the softmax over the axis of the keys: softmax(dim=1) for scores [B, K, 1]",
                 x.where,
-                numbers={"axis": float(x.dim)},
             )
             return
 
@@ -213,7 +211,6 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             "drop the column that was added, and no other: weights[..., :-1] if a sink was put last, weights[..., 1:] "
             "if it was put first",
             site.contraction.product.where,
-            numbers={"offset": float(offset)},
         )
     given, met = site.weights.nan_to_num(0.0) > 0, _cells_that_meet(site)
     by_head = [x.any(-1).any(-1).any(0) for x in (given, met)]
@@ -226,12 +223,11 @@ def _met(patient: Patient, site: Site) -> Iterator[Finding]:
             "head-idle",
             "bug",
             Sentence(
-                "{idle} of {of} heads ({listed}) have no effect: their weights are not multiplied with values that "
+                "{idle} of {heads} heads ({listed}) have no effect: their weights are not multiplied with values that "
                 "reach the output"
-            ).format(idle=len(idle), of=len(by_head[0]), listed=", ".join(map(str, idle[:8]))),
+            ).format(idle=len(idle), heads=len(by_head[0]), listed=", ".join(map(str, idle[:8]))),
             "multiply the weights of every head with the values of that head",
             site.softmax.where,
-            numbers={"idle": float(len(idle)), "heads": float(len(by_head[0]))},
         )
     elif bool(met.any()) and not bool((met & ~own).any()) and bool((given & ~own).any()):
         yield Finding(

@@ -30,21 +30,17 @@ def check(patient: Patient) -> Iterator[Finding]:
     if isinstance(getattr(patient.module, "window_size", None), (tuple, list)):
         raise NotApplicable("its tokens are the places of a window with rows and columns")
     expected = probe.rowwise(probe.interface.inputs(2, _REAL, _REAL))
-    changes = {}
-    for side, real in (("right", slice(0, _REAL)), ("left", slice(_PADDING, None))):
-        out = _padded(probe, real)
-        if isinstance(out, Exception):
-            raise NotApplicable("it takes no padding")
-        changes[side] = gap(expected, out)
-    if changes["right"] > ROUNDING:
+    right, left = (_padded(probe, real) for real in (slice(0, _REAL), slice(_PADDING, None)))
+    if isinstance(right, Exception) or isinstance(left, Exception):
+        raise NotApplicable("it takes no padding")
+    if gap(expected, right) > ROUNDING:
         raise NotChecked("padding on the right already changes the result: its mask does not hide keys")
-    if changes["left"] > ROUNDING:
+    change = gap(expected, left)
+    if change > ROUNDING:
         meant = takes_prompts(patient) and patient.reports("left-padding: promised")
-        so: str = Sentence("change the outputs of these by up to {changes:.2g} of their size").format(
-            changes=changes["left"]
-        )
+        so: str = Sentence("change the outputs of these by up to {change:.2g} of their size").format(change=change)
         why = "Its positions count padding"
-        if changes["left"] == torch.inf:
+        if change == torch.inf:
             so, why = "make outputs of these NaN", "The rows of padding have no key, and what they give is passed on"
         yield Finding(
             "left-padding",
@@ -53,7 +49,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "two tokens of padding before {real} real tokens {so}; after them they change nothing. {why}{more}"
             ).format(real=_REAL, so=so, why=why, more=", and `generate` takes such prompts" if meant else ""),
             "count positions over real tokens only: position_ids = padding_mask.cumsum(-1) - 1; or pad on the right",
-            numbers=changes,
         )
 
 

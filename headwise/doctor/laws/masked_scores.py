@@ -132,9 +132,8 @@ class _Measured:
                 "causal-leak",
                 "bug" if mask.what == "keys" else "risk",
                 Sentence(
-                    "with {name} passed, {act.cells} of the {act.of} cells that the module masks by itself are no "
-                    "longer masked"
-                ).format(name=name, act=act),
+                    "with {name} passed, {cells} of the {of} cells that the module masks by itself are no longer masked"
+                ).format(name=name, cells=act.cells, of=act.of),
                 "combine the masks with AND: a key must be allowed by both",
                 where,
             )
@@ -158,11 +157,10 @@ class _Measured:
                 "bug",
                 Sentence(
                     "{name} is applied to the weights, after the softmax: rows with masked keys sum to as little as "
-                    "{sums:.3g}, and the weight of the masked keys is lost"
-                ).format(name=self.name, sums=sums),
+                    "{sum:.3g}, and the weight of the masked keys is lost"
+                ).format(name=self.name, sum=sums),
                 _BEFORE,
                 _after_softmax(self.twin),
-                numbers={"sum": sums},
             )
 
 
@@ -231,11 +229,10 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
     if act.kind == "filled":
         return too_small(name, act.value, where, ordinary=act.value > ORDINARY)
     severity: Severity = "bug"
-    numbers: dict[str, float] = {}
     if act.kind == "lowered":
-        kind, fix, numbers = "mask-fill-too-small", _FILL, {"fill": act.step}
-        evidence = Sentence("{name} lowers masked scores by only {fill:g}: ordinary scores outweigh that").format(
-            name=name, fill=-act.step
+        kind, fix = "mask-fill-too-small", _FILL
+        evidence = Sentence("{name} lowers masked scores by only {by:g}: ordinary scores outweigh that").format(
+            name=name, by=-act.step
         )
     elif act.kind == "multiplied":
         kind, fix = "mask-multiplied", _BEFORE
@@ -243,12 +240,12 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
             "the scores are multiplied by {name}: masked scores become 0, which is an ordinary score"
         ).format(name=name)
     elif act.kind == "added":
-        kind, fix, numbers = "mask-added", "use masked_fill(mask, -inf), or add 0 and -inf", {"added": act.step}
+        kind, fix = "mask-added", "use masked_fill(mask, -inf), or add 0 and -inf"
         severity = "risk" if additive else "bug"
         which = "forbidden" if act.cells else "allowed"
         evidence = Sentence(
-            "{name} is added to the scores as it is: {which} cells change by {step:+g}, and no cell is masked"
-        ).format(name=name, which=which, step=act.step)
+            "{name} is added to the scores as it is: {which} cells change by {added:+g}, and no cell is masked"
+        ).format(name=name, which=which, added=act.step)
     elif act.kind == "other example":
         b, h, other = act.place
         kind = "mask-head-order"
@@ -263,35 +260,21 @@ def misled(act: Act, name: str, where: Where | None, *, additive: bool = False) 
     else:
         kind = "mask-broadcast"
         fix = "give the mask a shape that broadcasts to [B, H, Q, K]; that of padding [B, K] is [B, 1, 1, K]"
-        evidence = (
-            Sentence("{name} masks queries instead of keys: the masked positions are still attended to").format(
-                name=name
-            )
-            if act.kind == "queries"
-            else Sentence("{name} masks other cells than it should: {act.cells} of {act.of} are wrong").format(
-                name=name, act=act
-            )
-        )
-    return Finding(kind, severity, evidence, fix, where, numbers=numbers)
+        evidence = Sentence("{name} masks other cells than it should: {cells} of {of} are wrong")
+        if act.kind == "queries":
+            evidence = Sentence("{name} masks queries instead of keys: the masked positions are still attended to")
+        evidence = evidence.format(name=name, cells=act.cells, of=act.of)
+    return Finding(kind, severity, evidence, fix, where)
 
 
 def too_small(name: str, fill: float, where: Where | None, *, ordinary: bool) -> Finding:
     """The finding of a fill that scores can beat. `ordinary`: it is a score that keys have that are not masked."""
     typo = " (1e-9 for -1e9?)" if 0 < abs(fill) < 1e-3 else ""
-    return Finding(
-        "mask-fill-too-small",
-        "bug" if ordinary else "risk",
-        Sentence(
-            "{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight"
-        ).format(name=name, fill=fill, typo=typo)
-        if ordinary
-        else Sentence(
-            "{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it"
-        ).format(name=name, fill=fill),
-        _FILL,
-        where,
-        numbers={"fill": fill},
-    )
+    said = Sentence("{name} sets masked scores to only {fill:.6g}; lower scores, or large scores nearby, outweigh it")
+    if ordinary:
+        said = Sentence("{name} sets masked scores to {fill:.6g}{typo}, which is an ordinary score: they keep a weight")
+    said = said.format(name=name, fill=fill, typo=typo)
+    return Finding("mask-fill-too-small", "bug" if ordinary else "risk", said, _FILL, where)
 
 
 def _after_softmax(site: Site) -> Where | None:

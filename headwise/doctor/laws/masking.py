@@ -140,10 +140,9 @@ def _of_the_queries(probe: Probe) -> Iterator[Finding]:
                     Sentence(
                         "{name}, the mask of the queries' own tokens, hides keys of the memory: with token 1 masked "
                         "in it, memory token 1 no longer changes any row, while memory token 2 still does (by "
-                        "{second:.2g} of the output's size)"
-                    ).format(name=name, second=second),
+                        "{change:.2g} of the output's size)"
+                    ).format(name=name, change=second),
                     "pass cross-attention the padding mask of the memory, of the memory's length: "
                     "memory_key_padding_mask",
-                    numbers={"hidden": first, "seen": second},
                 )
                 break

@@ -73,7 +73,6 @@ def _trained(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                     "disabled"
                 ).format(name=name, change=change),
                 fix,
-                numbers={"change": change},
             )
     return None
 
@@ -138,7 +137,6 @@ def _switched(patient: Patient, probe: Probe, inputs: Inputs) -> Finding | None:
                     ).format(name=name, other=other, also=said, value=value, change=change),
                     "give both paths the same mask, scale, bias, soft-capping and order of heads, and test one against "
                     "the other",
-                    numbers={"change": change},
                 )
     return None
 
@@ -183,18 +181,17 @@ def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Find
         twin = Probe(patient)
         weights = unregistered(twin.module).get(name, [])
         _fill(weights)
-        change, count = gap(expected, twin.output(inputs)), sum(x.numel() for x in weights)
+        change = gap(expected, twin.output(inputs))
         if change > ROUNDING:
             missing = True
             yield Finding(
                 "weights-unregistered",
                 "bug",
                 Sentence(
-                    "{name} holds {count} weights that forward uses (other numbers change the output by {change:.2g} "
+                    "{name} holds {weights} weights that forward uses (other numbers change the output by {change:.2g} "
                     "of its size) but state_dict() and parameters() do not list: they are neither saved nor trained"
-                ).format(name=name, count=count, change=change),
+                ).format(name=name, weights=sum(x.numel() for x in weights), change=change),
                 "keep modules in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter",
-                numbers={"change": change, "weights": count},
             )
     saved = {n: x.clone() if isinstance(x, Tensor) else x for n, x in Probe(patient).module.state_dict().items()}
     other = Probe(patient)
@@ -222,7 +219,6 @@ def _loaded(patient: Patient, inputs: Inputs, expected: Tensor) -> Iterator[Find
                 "{change:.2g} of its size"
             ).format(change=change),
             fix,
-            numbers={"change": change},
         )
 
 

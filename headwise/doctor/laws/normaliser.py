@@ -80,7 +80,6 @@ def check(patient: Patient) -> Iterator[Finding]:
             "divide by the product of each query with the sum of the keys that it attends to: (q * k.cumsum(positions))"
             ".sum(-1) if it is causal, and with the keys of padding set to 0",
             patient.where,
-            numbers={"off": _off(rows)},
         )
 
 

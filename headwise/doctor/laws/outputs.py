@@ -100,18 +100,17 @@ def _at_a_residual(anatomy: Anatomy) -> Iterator[Finding]:
         of_others = set(others[0].seeds())
         if displaced(query, token, side_by_side=bool(attended & of_others) and not _read(site) & of_others):
             differ = query != token
-            first, count = int(differ.nonzero()[0]), len(token[differ].unique())
+            first = int(differ.nonzero()[0])
             yield Finding(
                 "output-misplaced",
                 "bug",
                 Sentence(
-                    "the outputs of {count} tokens belong to other queries: what query {query} attended to is added "
+                    "the outputs of {tokens} tokens belong to other queries: what query {query} attended to is added "
                     "to token {token}"
-                ).format(count=count, query=int(query[first]), token=int(token[first])),
+                ).format(tokens=len(token[differ].unique()), query=int(query[first]), token=int(token[first])),
                 "undo what was done to the order of the tokens: a shift by -s with a shift by +s, a permutation with "
                 "its inverse",
                 step.where,
-                numbers={"positions": float(count)},
             )
             return
 

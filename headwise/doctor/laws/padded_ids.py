@@ -138,7 +138,6 @@ class Ids:
             "mask the keys that are padding, in cross-attention too, pool over real tokens alone, and count positions "
             "of tokens from 0",
             self.where,
-            numbers={"after": max(after), "before": max(before)},
         )
 
     def _changes(self, place: slice) -> list[float]:

@@ -56,7 +56,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "stays the same (within {change:.0e}): its scores do not depend on where a key stands"
             ).format(has=has, change=change),
             "apply them along the sequence: for RoPE on queries and keys [B, H, N, D] the tables are [N, D]",
-            numbers={"change": change},
         )
 
 

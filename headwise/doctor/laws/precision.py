@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_map_only
 from headwise.doctor.calling.copying import at_rest
 from headwise.doctor.calling.interface import Inputs
 from headwise.doctor.calling.way import in_dtype, tensors_in
-from headwise.doctor.finding import Finding, Severity
+from headwise.doctor.finding import Finding
+from headwise.doctor.lines import last_line
 from headwise.doctor.patient import NotChecked, Patient
 from headwise.doctor.probing.listen import Scores, Softmaxes
 from headwise.doctor.probing.masking import hide, hiding, left_padding
@@ -51,7 +52,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         if isinstance(out, Exception) and dtype is torch.float16 and "overflow" in str(out):
             yield _overflows(patient, "its own mask", said)
         elif said and (dtype is not torch.bfloat16 or not failed):
-            yield _fails(dtype, said, "note" if isinstance(out, Tensor) and out.dtype != dtype else "risk")
+            yield _fails(dtype, said, out)
         elif dtype is torch.float16 and isinstance(out, Tensor):
             yield from _masks(patient, probe, other, inputs)
             yield from _softmax(patient, other, inputs, expected)
@@ -77,13 +78,15 @@ def _what_is_wrong(out: Tensor | Exception, dtype: torch.dtype) -> str:
     )
 
 
-def _fails(dtype: torch.dtype, what: str, severity: Severity = "risk") -> Finding:
+def _fails(dtype: torch.dtype, what: str, out: Tensor | Exception) -> Finding:
+    raised = isinstance(out, Exception)
     return Finding(
         "fails-in-double" if dtype is torch.float64 else "fails-in-half",
-        severity,
+        "risk" if raised or out.dtype == dtype else "note",
         Sentence("with parameters and inputs in {names} {what}").format(names=_NAMES[dtype], what=what),
         "give new tensors the dtype of their inputs (x.new_zeros, dtype=x.dtype), and keep constants in buffers or "
-        "as Python numbers",
+        "as Python numbers; what is computed in float32 on the way goes back by .to(x.dtype)",
+        last_line(out) if raised else None,
     )
 
 
@@ -109,7 +112,7 @@ def _masks(patient: Patient, probe: Probe, half: Probe, inputs: Inputs) -> Itera
         out = half.attempt(_to(inputs, torch.float16), **options)
         said = _what_is_wrong(out, torch.float16)
         if said and isinstance(out, Exception) and "overflow" not in str(out):
-            yield _fails(torch.float16, Sentence("it runs, but with a mask {said}").format(said=said))
+            yield _fails(torch.float16, Sentence("it runs, but with a mask {said}").format(said=said), out)
         elif said:
             yield _overflows(patient, what, said)
         if said:
@@ -135,7 +138,6 @@ def _softmax(patient: Patient, half: Probe, inputs: Inputs, expected: Tensor) ->
             ).format(error=error),
             "softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype), or scaled_dot_product_attention",
             where=low[0].where,
-            numbers={"error": error},
         )
 
 
@@ -161,15 +163,13 @@ def _large(patient: Patient, probe: Probe, inputs: Inputs) -> Iterator[Finding]:
     for factor in (30.0, 1e3):
         out = probe.attempt(scaled(inputs, factor))
         if isinstance(out, Tensor) and not out.isfinite().all():
-            broken = int((~out.isfinite().all(-1)).sum())
             yield Finding(
                 "softmax-unstable",
                 patient.severity("softmax-unstable: in float32", "bug"),
-                Sentence("inputs times {factor:g} make {broken} of {of} rows NaN or infinite in float32").format(
-                    factor=factor, broken=broken, of=out[..., 0].numel()
+                Sentence("inputs times {factor:g} make {rows} of {of} rows NaN or infinite in float32").format(
+                    factor=factor, rows=int((~out.isfinite().all(-1)).sum()), of=out[..., 0].numel()
                 ),
                 "subtract the row's maximum before exp, as torch.softmax does",
-                numbers={"factor": factor, "rows": broken},
             )
             return
 
@@ -203,7 +203,6 @@ def _example(patient: Patient) -> Iterator[Finding]:
         if masked
         else "take the softmax in float32, and scale queries before the product",
         patient.where,
-        numbers={"rows": rows, "of": of},
     )
 
 

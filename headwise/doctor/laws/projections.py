@@ -61,7 +61,6 @@ def _zero(site: Site, names: list[str]) -> Finding:
         ),
         "initialise the projection, or load its weights",
         site.product.where,
-        numbers={"zero": float(len(names))},
     )
 
 
@@ -82,12 +81,11 @@ def _of_slices(patient: Patient, anatomy: Anatomy, used: dict[str, tuple[Seed, T
             "projection-reused",
             patient.severity("projection-reused: of slices", "bug"),
             Sentence(
-                "{name} takes {small} of the input's numbers at a time: all {heads} heads share it, and each head "
+                "{name} takes {width} of the input's numbers at a time: all {heads} heads share it, and each head "
                 "sees only its own slice of the input"
-            ).format(name=seed.name, small=small, heads=heads),
+            ).format(name=seed.name, width=small, heads=heads),
             "project first, then split into heads: Linear(width, width) before the view; or say that heads share it",
             seed.where,
-            numbers={"heads": float(heads), "width": float(small)},
         )
 
 
@@ -114,7 +112,6 @@ def _alike(sites: list[Site]) -> Iterator[Finding]:
             "give every head its own part of the projections; of a list, [Head(...) for _ in range(n)], not "
             "[Head(...)] * n",
             here[0].product.where,
-            numbers={"heads": float(q.shape[1]), "different": float(len(groups))},
         )
 
 
@@ -171,7 +168,6 @@ def _groups(patient: Patient, site: Site) -> Iterator[Finding]:
             "repeat key and value heads with repeat_interleave(H // G, dim=head), or with expand on a new dimension "
             "after the head; both in the same way",
             site.product.where if values == sorted(values) or keys == values else site.contraction.product.where,
-            numbers={"apart": float(sum(a != b for a, b in zip(keys, values, strict=True)))},
         )
 
 
@@ -232,12 +228,11 @@ def _order(patient: Patient, site: Site, used: dict[str, tuple[Seed, Tensor]]) -
         ).format(
             name=seed.name,
             order=", ".join(order),
-            features=join(Sentence(f"{PLURALS[name]} from {{first}}").format(first=first[name]) for name in shared),
+            features=join(Sentence(f"{PLURALS[name]} from {{{name}}}").format(**first) for name in shared),
             usual=", ".join(shared),
         ),
         Sentence("split it in the order {usual}").format(usual=", ".join(shared)),
         seed.where,
-        numbers={name: float(first[name]) for name in shared},
     )
 
 

@@ -80,7 +80,7 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
     seen = influence > REACHED
     found = compare_masks.from_causal(seen | torch.eye(n, dtype=torch.bool))
     after = ~causal().to_bool(n)[0, 0]
-    pairs, largest = int((seen & after).sum()), float(influence[after].amax())
+    pairs, change = int((seen & after).sum()), float(influence[after].amax())
     if found.kind == "reversed":
         yield reversed_mask(None)
     elif pairs and (claim or (found.kind == "ahead" and found.by == 1)):
@@ -91,12 +91,11 @@ def _judged(influence: Tensor, claim: str, *, asked: bool = False) -> Iterator[F
             "causal-leak",
             "risk" if hinted or found.kind == "blocks" else "bug",
             Sentence(
-                "{why}, but {pairs} of {count} future tokens still reach an earlier row, up to {furthest} places "
-                "ahead, by up to {largest:.2g} of the output's size"
-            ).format(why=why, pairs=pairs, count=int(after.sum()), furthest=furthest, largest=largest),
+                "{why}, but {pairs} of {of} future tokens still reach an earlier row, up to {furthest} places "
+                "ahead, by up to {change:.2g} of the output's size"
+            ).format(why=why, pairs=pairs, of=int(after.sum()), furthest=furthest, change=change),
             "mask every key > query before the softmax, in every head and on every code path: torch.triu(ones, "
             "diagonal=1), filled with -inf",
-            numbers={"pairs": float(pairs), "of": float(after.sum()), "change": largest},
         )
 
 
@@ -132,7 +131,6 @@ def _otherwise(probe: Probe, inputs: Inputs, given: dict[str, bool], *, asked: b
                 ).format(words=words, pairs=pairs, of=_LENGTH * (_LENGTH - 1) // 2, change=float(future.amax())),
                 "build the causal mask on every path: is_causal=True of a fused kernel is lost where another path is "
                 "taken",
-                numbers={"pairs": pairs, "change": float(future.amax())},
             )
 
 
@@ -164,7 +162,6 @@ def _by_length(patient: Patient, probe: Probe, inputs: Inputs, claim: str, given
         ).format(position=int(change.gt(ROUNDING).nonzero()[0]), n=n, length=_LENGTH - n, change=float(change.amax())),
         "count positions from the start of the sequence, in a prompt and in single steps alike, and use nothing that "
         "depends on the length",
-        numbers={"change": float(change.amax())},
     )
 
 
@@ -230,11 +227,10 @@ def _unread(patient: Patient, probe: Probe) -> Iterator[Finding]:
         "tokens-unread",
         "bug",
         Sentence(
-            "of {length} tokens, none behind position {last} changes the output of another one: the keys behind it "
+            "of {tokens} tokens, none behind position {last} changes the output of another one: the keys behind it "
             "are not read"
-        ).format(length=length, last=last),
+        ).format(tokens=length, last=last),
         "find what cuts the keys, the values or the mask: the size of another dimension, such as the number of heads",
-        numbers={"last": float(last), "tokens": float(length)},
     )
 
 

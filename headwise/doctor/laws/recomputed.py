@@ -61,12 +61,11 @@ def check(patient: Patient) -> Iterator[Finding]:
                 match.mistake.name,
                 "bug",
                 Sentence(
-                    "{told}; computed this way from its own weights, the output matches to {match.error:.0e}, and by "
-                    "the definition to {match.healthy_error:.0e}"
-                ).format(told=told, match=match),
+                    "{told}; computed this way from its own weights, the output matches to {error:.0e}, and by "
+                    "the definition to {healthy_error:.0e}"
+                ).format(told=told, error=match.error, healthy_error=match.healthy_error),
                 "do this as the definition of attention does; the evidence says what the module does instead",
                 patient.where,
-                numbers={"error": match.error, "healthy_error": match.healthy_error},
             )
 
 

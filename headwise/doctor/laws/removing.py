@@ -79,7 +79,6 @@ def _removed(patient: Patient, probe: Probe, mask: MaskInput, inputs: Inputs) ->
             "bug",
             said,
             "set its scores to -inf before the softmax; zeroing embeddings, scores or weights is not masking",
-            numbers={"change": change},
         )
 
 
@@ -149,11 +148,10 @@ def _nan(probe: Probe, inputs: Inputs) -> Iterator[Finding]:
                     "masked-nan-leaks",
                     "note",
                     Sentence(
-                        "NaN in a key that is masked for every query makes {broken} of the {of} other rows NaN: its "
+                        "NaN in a key that is masked for every query makes {rows} of the {of} other rows NaN: its "
                         "weight is 0, and 0 · NaN is NaN"
-                    ).format(broken=int(reached.sum()), of=int((~own).sum())),
+                    ).format(rows=int(reached.sum()), of=int((~own).sum())),
                     "fill padding with numbers (zeros), not with uninitialised memory; or set masked values to zero "
                     "before the product",
-                    numbers={"rows": int(reached.sum()), "of": int((~own).sum())},
                 )
             return

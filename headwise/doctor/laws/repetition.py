@@ -82,7 +82,6 @@ def _again(patient: Patient, probe: Probe, inputs: Inputs, before: Tensor) -> Fi
                 "of the output's size: the module keeps state from its last call"
             ).format(change=change),
             "keep no state between calls, or take it as an argument and return it",
-            numbers={"change": change},
         )
     return _by_chance(patient, probe, inputs, chance) if chance > 0 else None
 
@@ -95,10 +94,9 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
         "two calls in eval mode with the same input differ by up to {change:.2g} of the output's size"
     ).format(change=change)
     severity = patient.severity("dropout-in-eval: random numbers", "risk")
-    if cause is not None and cause.dropout:
+    if cause is not None and (cause.dropout or cause.p):
         severity = "bug"
     fix = "draw random numbers only if self.training is True"
-    numbers = {"change": change}
     if cause is not None and cause.p:
         fused = cause.function == "scaled_dot_product_attention"
         name = cause.function.replace("scaled_dot", "the dropout_p of scaled_dot")
@@ -109,14 +107,13 @@ def _by_chance(patient: Patient, probe: Probe, inputs: Inputs, change: float) ->
             "list), so that eval() reaches it"
         )
         seen = Sentence("{seen}: {name} with p = {p:g} acts").format(seen=seen, name=name, p=cause.p)
-        severity, numbers["p"] = "bug", cause.p
     elif foreign_backend(patient.module) and _has_dropout(patient):
         seen = Sentence("{seen}: it has dropout, which acts although training=False was passed").format(seen=seen)
         severity, fix = "bug", "pass training= on to its dropout"
     elif cause is not None:
-        seen = Sentence("{seen}: {cause.function} is called").format(seen=seen, cause=cause)
+        seen = Sentence("{seen}: {function} is called").format(seen=seen, function=cause.function)
     where = cause.where if cause is not None and cause.where and is_users(cause.where.file) else None
-    return Finding("dropout-in-eval", severity, seen, fix, where, numbers=numbers)
+    return Finding("dropout-in-eval", severity, seen, fix, where)
 
 
 def _has_dropout(patient: Patient) -> bool:
@@ -207,7 +204,6 @@ def _stated_lengths(module: nn.Module) -> list[int]:
 
 def _kept(module: nn.Module, last: str, what: str, change: float | Exception) -> Finding:
     """The finding about a later call: how far it is from the same call alone, or what it raises."""
-    numbers = {} if isinstance(change, Exception) else {"change": change}
     if isinstance(change, Exception):
         so = Sentence("raises {sentence}").format(sentence=sentence(change))
     else:
@@ -226,7 +222,6 @@ def _kept(module: nn.Module, last: str, what: str, change: float | Exception) ->
         ),
         "keep nothing that depends on the inputs, or keep it by everything that it depends on: length, batch "
         "size, contents of the mask, dtype and device",
-        numbers=numbers,
     )
 
 
@@ -261,7 +256,6 @@ def _apart(patient: Patient, inputs: Inputs) -> Finding | None:
                     "{change:.2g} of its size. It uses what another part has left, a mask or a table for example"
                 ).format(name=name, change=change),
                 "keep what is shared by everything that it depends on: length, window, dtype and device",
-                numbers={"change": change},
             )
     return None
 
@@ -290,7 +284,6 @@ def _memory_layouts(probe: Probe, inputs: Inputs, before: Tensor) -> Iterator[Fi
                     name=name, change=change
                 ),
                 "read inputs by index, not by memory address: no as_strided, data_ptr or set_ on them",
-                numbers={"change": change},
             )
             return
 
@@ -340,14 +333,12 @@ def _modified(interface: Interface, name: str, before: Tensor, after: Tensor) ->
         else repr(name)
     )
     what = "the input" if slots == {name} else what
-    of = before.numel()
-    changed = int((before != after).sum()) if before.shape == after.shape else of
+    changed = int((before != after).sum()) if before.shape == after.shape else before.numel()
     return Finding(
         "input-modified",
         "bug",
         Sentence("the call changed {what} in place: {changed} of its {of} numbers").format(
-            what=what, changed=changed, of=of
+            what=what, changed=changed, of=before.numel()
         ),
         "use operations that make a new tensor (x = x + y, masked_fill) on the caller's tensors, or clone() them first",
-        numbers={"changed": changed, "of": of},
     )

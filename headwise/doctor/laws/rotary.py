@@ -206,37 +206,26 @@ def _judge(site: Site) -> Iterator[Finding]:
     longer = [name for name, z in vectors.items() if change(z, z) > _WRONG]
     if still:
         other = Sentence("keys" if still == ["queries"] else "queries")
-        yield _asymmetric(
-            site,
-            Sentence("only the {other} are rotated by their position; the {still} are not").format(
-                other=other, still=still[0]
-            ),
-        )
+        evidence = Sentence("only the {other} are rotated by their position; the {still} are not")
+        yield _asymmetric(site, evidence.format(other=other, still=still[0]))
     elif longer:
-        off = change(vectors[longer[0]], vectors[longer[0]])
-        yield _pairing(
-            site,
-            Sentence(
-                "the {longer} of one token have other lengths at other positions (by {off:.2f}): their maps are not "
-                "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid "
-                "out for other pairs"
-            ).format(longer=longer[0], off=off),
-            off,
+        evidence = Sentence(
+            "the {longer} of one token have other lengths at other positions (by {off:.2f}): their maps are not "
+            "rotations, as where both members of a pair get the sine with the same sign, or cos and sin are laid out "
+            "for other pairs"
         )
+        off = change(vectors[longer[0]], vectors[longer[0]])
+        yield _pairing(site, evidence.format(longer=longer[0], off=off))
     elif set(partners(x)).isdisjoint(partners(y)):
         pair = Sentence("{first} with {second}")
         a, b = (join(pair.format(first=f, second=g) for f, g in partners(z)[:2]) for z in (x, y))
-        yield _pairing(
-            site, Sentence("queries are rotated in other pairs ({a}) than keys ({b})").format(a=a, b=b), change(x, y)
-        )
+        yield _pairing(site, Sentence("queries are rotated in other pairs ({a}) than keys ({b})").format(a=a, b=b))
     else:
-        yield _asymmetric(
-            site,
-            Sentence(
-                "queries and keys at the same position are rotated by different angles: with the same token "
-                "everywhere, their product changes by {change:.2f} of its size where the distance is 0"
-            ).format(change=change(x, y)),
+        evidence = Sentence(
+            "queries and keys at the same position are rotated by different angles: with the same token everywhere, "
+            "their product changes by {change:.2f} of its size where the distance is 0"
         )
+        yield _asymmetric(site, evidence.format(change=change(x, y)))
 
 
 def _axis(patient: Patient, site: Site) -> Iterator[Finding]:
@@ -282,7 +271,7 @@ def _asymmetric(site: Site, evidence: str) -> Finding:
     return Finding("rope-asymmetric", "bug", evidence, fix, site.product.where)
 
 
-def _pairing(site: Site, evidence: str, off: float) -> Finding:
+def _pairing(site: Site, evidence: str) -> Finding:
     return Finding(
         "rope-pairing",
         "bug",
@@ -290,5 +279,4 @@ def _pairing(site: Site, evidence: str, off: float) -> Finding:
         "lay out cos and sin like the pairs, the same for both: cat([freqs, freqs]) for halves, repeat_interleave(2) "
         "for neighbours; one of a pair gets a minus: rotate_half(x) is cat([-x2, x1])",
         site.product.where,
-        numbers={"off": off},
     )

@@ -79,11 +79,11 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
     if close(factor, expected):
         if not t5 or not _biased(site) or patient.spec.scale or not patient.reports("t5-scaled: beside a T5 bias"):
             return
-        name, expected, fix = "t5-scaled", 1.0, "leave the scores unscaled (scale = 1)"
+        name, fix = "t5-scaled", "leave the scores unscaled (scale = 1)"
         said = Sentence(
-            "the scores are divided by {divisor:.3f} = sqrt({width}), but it is a {t5}, with a bias: T5 does not "
+            "the scores are divided by {divisor:.3f} = sqrt({head_width}), but it is a {t5}, with a bias: T5 does not "
             "scale its scores (its initialisation does), so weights trained for one do not work in the other"
-        ).format(divisor=1 / factor, width=width, t5=t5)
+        ).format(divisor=1 / factor, head_width=width, t5=t5)
     elif close(factor, 1.0) and (t5 or _biased(site) or not patient.reports("wrong-scale: none")):
         return
     else:
@@ -100,13 +100,12 @@ def _judge(patient: Patient, site: Site, factor: float) -> Iterator[Finding]:
         else:
             did = Sentence("multiplied by {factor:.3f}").format(factor=factor)
         did = join(filter(None, (did, words)))
-        said = Sentence("scores are {did}; the head width is {width}, expected a division by {divisor:.3f}").format(
-            did=did, width=width, divisor=1 / expected
-        )
+        said = Sentence(
+            "scores are {did}; the head width is {head_width}, expected a division by {expected:.3f}"
+        ).format(did=did, head_width=width, expected=1 / expected)
         fix = Sentence("divide the scores by sqrt(head width) = {divisor:.3f}, once").format(divisor=1 / expected)
     if severity is not None:
-        numbers = {"scale": factor, "expected": expected, "head_width": float(width)}
-        yield Finding(name, severity, said, fix, _where(site, factor), numbers=numbers)
+        yield Finding(name, severity, said, fix, _where(site, factor))
 
 
 def _severity(patient: Patient, site: Site, factor: float) -> Severity | None:

@@ -38,7 +38,6 @@ def check(patient: Patient) -> Iterator[Finding]:
                 length=probe.interface.length
             ),
             "nothing, if every input has this length; else take the length from the input",
-            length=probe.interface.length,
         )
     if probe.crosses and not probe.rectangular and not probe.interface.causal_claim:  # else it needs the same positions
         yield from _more_keys(patient, probe)
@@ -77,18 +76,15 @@ def _output(probe: Probe) -> Iterator[Finding]:
                 ),
                 "look for uninitialised parameters (torch.empty), an empty row in a mask it makes itself, or a "
                 "division by 0",
-                broken=broken,
             )
     if any(queries != n for queries, n in rows.items()):
-        last = max(rows)
+        counted = (Sentence("{rows} for {queries} queries").format(rows=n, queries=q) for q, n in rows.items())
         yield _shape(
             Sentence("the number of output rows differs from the number of queries: {counted}").format(
-                counted=join((Sentence("{n} for {q} queries").format(n=n, q=q) for q, n in rows.items()), "; ")
+                counted=join(counted, "; ")
             ),
             "nothing, if it is meant to pool its input, or to add tokens; else return one row per query",
             "bug" if loses_rows(rows) else "note",
-            queries=last,
-            rows=rows[last],
         )
     shares = {width / keys for keys, width in widths.items()}
     if len(set(widths.values())) > 1 and len(shares) == 1 and max(shares).is_integer():
@@ -119,15 +115,13 @@ def _batches(probe: Probe, of_one: Severity) -> Iterator[Finding]:
     others = {n: probe.attempt(probe.inputs(batch=n)) for n in (1, 2, 4) if n != usual}
     failed = {n: out for n, out in others.items() if isinstance(out, Exception)}
     if failed:
-        n = next(iter(failed))
         alone = list(failed) == [1]
         yield _fixed(
             of_one if alone else "risk",
             Sentence("it runs with a batch of {usual}, and raises with a batch of {failed}: {sentence}").format(
-                usual=usual, failed=" or ".join(map(str, failed)), sentence=sentence(failed[n])
+                usual=usual, failed=" or ".join(map(str, failed)), sentence=sentence(next(iter(failed.values())))
             ),
             "squeeze() needs a dimension, or it drops a batch of 1" if alone else "take the batch size from the input",
-            batch=n,
         )
 
 
@@ -156,7 +150,7 @@ def _lengths(probe: Probe, of_one: Severity) -> Iterator[Finding]:
             works=", ".join(map(str, works)), every=every, problem=problem
         )
         fix = "take lengths from the input; pad to a multiple where blocks are needed"
-    yield _fixed(severity, said, fix, length=first)
+    yield _fixed(severity, said, fix)
 
 
 def _more_keys(patient: Patient, probe: Probe) -> Iterator[Finding]:
@@ -193,13 +187,12 @@ def _heads(probe: Probe, heads: int) -> Iterator[Finding]:
                 "that {narrow} has {inner} features instead of {width}, without an error or warning"
             ).format(width=width, heads=heads, taken=width // heads, narrow=narrow, inner=inner),
             "in the constructor: if embed_dim % num_heads: raise ValueError(...)",
-            numbers={"width": width, "heads": heads, "left": width - inner},
         )
 
 
-def _shape(evidence: str, fix: str, severity: Severity = "bug", **numbers: float) -> Finding:
-    return Finding("output-shape", severity, evidence, fix, numbers={name: float(x) for name, x in numbers.items()})
+def _shape(evidence: str, fix: str, severity: Severity = "bug") -> Finding:
+    return Finding("output-shape", severity, evidence, fix)
 
 
-def _fixed(severity: Severity, evidence: str, fix: str, **numbers: float) -> Finding:
-    return Finding("sizes-fixed", severity, evidence, fix, numbers=numbers)
+def _fixed(severity: Severity, evidence: str, fix: str) -> Finding:
+    return Finding("sizes-fixed", severity, evidence, fix)

@@ -46,14 +46,13 @@ def check(patient: Patient) -> Iterator[Finding]:
                 "softmax-split",
                 "bug",
                 Sentence(
-                    "the keys are split into {count} parts. Query {q} merges them with weights {weights}; their "
+                    "the keys are split into {parts} parts. Query {q} merges them with weights {weights}; their "
                     "shares of the sum of exponentials are {right}"
-                ).format(count=len(group), q=q, weights=said, right=right),
+                ).format(parts=len(group), q=q, weights=said, right=right),
                 "take the softmax over all keys, or weight each part by exp(lse of the part - lse of all), natural "
                 "logarithms; where a running maximum changes, multiply the outputs and the sums so far by exp(old "
                 "maximum - new)",
                 group[0].softmax.where,
-                numbers={"parts": len(group), "difference": float(off.max())},
             )
             return
 
@@ -121,7 +120,6 @@ def _uneven(patient: Patient) -> Iterator[Finding]:
                 ).format(count=len(group), factors=", ".join(f"{x:.4g}" for x in factors)),
                 "multiply the scores of every block by the same factor, which the loop does not change",
                 group[0].softmax.where,
-                numbers={"least": min(factors), "most": max(factors)},
             )
 
 

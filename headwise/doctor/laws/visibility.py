@@ -89,11 +89,10 @@ def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
             "causal-leak",
             "bug" if stated or found.by == 1 else "risk",  # streaming models look some keys ahead
             Sentence(
-                "the causal mask lets every position attend to later ones: its diagonal is {by}, expected 0"
-            ).format(by=found.by),
+                "the causal mask lets every position attend to later ones: its diagonal is {diagonal}, expected 0"
+            ).format(diagonal=found.by),
             _DIAGONAL,
             where,
-            numbers={"diagonal": float(found.by)},
         )
     elif found.kind == "behind" and not site.weight_of_constants():  # else the first query has a key of its own
         first = None if site.contraction is None else site.weights_at_values[:, :, 0]
@@ -105,7 +104,6 @@ def _square(patient: Patient, site: Site, seen: Tensor) -> Iterator[Finding]:
                 "output is NaN, or a mean over all positions, the future included",
                 _DIAGONAL,
                 where,
-                numbers={"diagonal": -1.0},
             )
     elif found.kind == "gap":
         yield _gap(found, where)
@@ -156,12 +154,11 @@ def _gap(found: compare_masks.Difference, where: Where | None) -> Finding:
         "causal-leak",
         "bug",
         Sentence(
-            "from query {found.row} on, queries attend to all keys up to a position, not to the next {found.by}, and "
-            "again to those after them"
-        ).format(found=found),
+            "from query {row} on, queries attend to all keys up to a position, not to the next {hidden}, and again to "
+            "those after them"
+        ).format(row=found.row, hidden=found.by),
         "a window hides old keys as well: masked | tril(ones, diagonal=-window), not tril(masked, diagonal=window)",
         where,
-        numbers={"hidden": float(found.by)},
     )
 
 
@@ -180,5 +177,4 @@ def _lowered(site: Site) -> Iterator[Finding]:
             ).format(highest=float(highest.max())),
             "make the mask in the form that is expected where it is applied: 1 and 0, or 0 and -inf",
             site.where_masked(),
-            numbers={"highest": float(highest.max())},
         )

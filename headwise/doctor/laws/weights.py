@@ -81,7 +81,7 @@ def _used(site: Site, twin: Site) -> Iterator[Finding]:
     else:
         return
     where = site.contraction.product.where  # type: ignore[union-attr]
-    yield Finding(name, "bug", said, fix, where, numbers={"least": least, "most": most})
+    yield Finding(name, "bug", said, fix, where)
 
 
 def cut_afterwards(before: Tensor, after: Tensor) -> float | None:
@@ -238,5 +238,4 @@ def _averaged(patient: Patient, probe: Probe, weights: Tensor, options: dict[str
             shape=shape, said=said, heads=heads
         ),
         fix,
-        numbers={"heads": heads},
     )

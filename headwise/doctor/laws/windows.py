@@ -64,10 +64,10 @@ def check(patient: Patient) -> Iterator[Finding]:
         else:
             row, full = uneven
             evidence = Sentence(
-                "with {window.name} = {window.size} position {row} attends to {count} positions, and those around it "
-                "to {full}: a window must be full before its oldest key is dropped"
-            ).format(window=window, row=row, count=int(reached[row].sum()), full=full)
-            yield _off(window, evidence, "bug", None, {"row": float(row)})
+                "with {name} = {window} position {row} attends to {count} positions, and those around it to {full}: a "
+                "window must be full before its oldest key is dropped"
+            ).format(name=window.name, window=window.size, row=row, count=int(reached[row].sum()), full=full)
+            yield _off(evidence, "bug", None)
 
 
 def _has_layers(patient: Patient) -> bool:
@@ -91,18 +91,17 @@ def _judged(patient: Patient, window: Window, seen: Tensor, where: Where | None)
         if right
         else Sentence("itself and {left} earlier positions").format(left=left)
     )
-    evidence = Sentence("with {window.name} = {window.size} a position sees {sees}").format(window=window, sees=sees)
-    yield _off(window, evidence, severity, where, {"left": float(left), "right": float(right)})
+    evidence = Sentence("with {name} = {window} a position sees {sees}")
+    yield _off(evidence.format(name=window.name, window=window.size, sees=sees), severity, where)
 
 
-def _off(window: Window, evidence: str, severity: Severity, where: Where | None, numbers: dict[str, float]) -> Finding:
+def _off(evidence: str, severity: Severity, where: Where | None) -> Finding:
     return Finding(
         "window-off-by-one",
         severity,
         evidence,
         "compare with < if the window counts the position itself, with <= if it does not",
         where,
-        numbers={"window": float(window.size), **numbers},
     )
 
 
@@ -133,12 +132,10 @@ def _not_applied(patient: Patient, window: Window, site: Site) -> Iterator[Findi
         "window-ignored",
         "bug" if window.switch and not by_layer else "risk",
         Sentence(
-            "with {window.name} = {window.size} a position attends to {earlier} earlier positions: to all that there "
-            "are"
-        ).format(window=window, earlier=2 * window.size + 2),
+            "with {name} = {window} a position attends to {earlier} earlier positions: to all that there are"
+        ).format(name=window.name, window=window.size, earlier=2 * window.size + 2),
         "apply the window on every path, with the causal mask: key > query - window",
         site.where_masked(),
-        numbers={"window": float(window.size)},
     )
 
 
@@ -166,7 +163,6 @@ def _round(patient: Patient) -> Iterator[Finding]:
                 ).format(length=length, row=row, keys=int(seen[row].sum()), queries=int(both.sum())),
                 "mask the keys that torch.roll brings from the other end, or pad in its place and mask the padding",
                 site.softmax.where,
-                numbers={"queries": float(both.sum())},
             )
 
 
@@ -209,7 +205,6 @@ def _shifted(patient: Patient, row: int) -> Iterator[Finding]:
                 ).format(side=side, window=window, shift=shift, pairs=pairs, apart=window + 1),
                 "mask the pairs of different regions: number the regions of the padded and shifted map, cut the "
                 "numbers into windows as the tokens are cut, and compare them",
-                numbers={"pairs": float(pairs), "side": float(side)},
             )
             return
 

@@ -85,11 +85,10 @@ def _shared(patient: Patient) -> Iterator[Finding]:
                 "layers-shared",
                 "risk",
                 Sentence(
-                    "{path} holds one {name} {times} times among its {count} layers: they have the same weights, and "
+                    "{path} holds one {name} {times} times among its {layers} layers: they have the same weights, and "
                     "nothing says that this is meant"
-                ).format(path=path, name=type(layer).__name__, times=times, count=len(held)),
+                ).format(path=path, name=type(layer).__name__, times=times, layers=len(held)),
                 "make a new layer for each place: nn.ModuleList([Block() for _ in range(n)]), not [Block()] * n",
                 patient.where,
-                numbers={"times": float(times), "layers": float(len(held))},
             )
             return

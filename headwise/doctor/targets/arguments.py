@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
+import sys
 import textwrap
 import types
 import typing
@@ -164,13 +166,24 @@ def parse_value(text: str) -> Any:
 
 
 def config_class(made: Any, parameter: str) -> type | None:
-    """The class that a parameter is annotated with, if that is one to be made from settings of its own."""
+    """The class that a config is made of: the one that its parameter is annotated with, or the one that fits."""
     target = getattr(made, "__init__", made) if isinstance(made, type) else made
     try:
         kind = typing.get_type_hints(target).get(parameter)
     except Exception:  # annotations may refer to names that are imported only for type checkers
         return None
+    if kind is None and parameter in CONFIGS:
+        return _only_config(made, parameter)
     return kind if isinstance(kind, type) and kind.__module__ != "builtins" and not typing.get_origin(kind) else None
+
+
+def _only_config(made: Any, parameter: str) -> type | None:
+    """The one dataclass of the same file that has all fields which a constructor reads of its config."""
+    read = set(_read(made, parameter))
+    there = {x for x in vars(sys.modules.get(made.__module__, made)).values() if isinstance(x, type)}
+    here = [x for x in there if x.__module__ == made.__module__ and dataclasses.is_dataclass(x)]
+    fitting = [x for x in here if read and read <= {field.name for field in dataclasses.fields(x)}]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _read(made: Any, config: str) -> list[str]:

@@ -20,6 +20,7 @@ import { Strip } from "./shell/strip.js";
 import { Tabs } from "./shell/tabs.js";
 import { Theme } from "./shell/theme.js";
 import { Thumbs } from "./shell/thumbs.js";
+import { ColourBar } from "./map/legend.js";
 import { Caption } from "./views/text/caption.js";
 import { SMALL, VIEWS } from "./views.js";
 import { say } from "./words.js";
@@ -52,7 +53,7 @@ export class App {
     this.element = element;
     this.found = null; // the matches of the search: { rows: Set, cols: Set, query }
     this.root = host.attachShadow({ mode: "open" });
-    styled(this.root, [CSS, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css]);
+    styled(this.root, [CSS, ColourBar.css, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css]);
     this.themes = new Theme(() => this.update(new Set(["theme"])), signal);
     this.live = source.live ? new Live(this, base) : null;
     this.build(page);

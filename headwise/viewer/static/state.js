@@ -56,6 +56,7 @@ const FIELDS = {
   sight: ["sight", null, SIGHT], // the visible part of the map: row, past the last row, column, past the last column
   other: ["other", null, OTHER], // the head on the right of Compare: {input, stack, layer, head}
   compare: ["compare", "side", choice("side", "difference")],
+  align: ["align", "tokens", choice("tokens", "positions")], // of the two texts of Compare
   flow: ["flow", "rollout", choice("rollout", "relevance")],
   overlay: ["overlay", "cells", choice("cells", "smooth")], // the Image view uses this field and the next one
   over: ["over", "heads", choice("heads", "rollout")], // what lies over the image

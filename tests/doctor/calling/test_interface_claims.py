@@ -70,6 +70,34 @@ def test_sentences_about_polarity(form: str | None) -> None:
         assert claims.polarity(sentence) == form, sentence
 
 
+CHINESE = {
+    "allowed": """
+        mask: 1 表示有效位置，0 表示 padding（需要遮住）
+        mask: True 表示可以看，False 表示不能看
+        mask：掩码，0 表示被屏蔽的位置，1 表示保留
+        mask 中 1 表示有效位置，0 表示 padding，把 padding 位置填成负无穷
+        mask: [batch, seq_len]，1代表真实词，0代表填充
+        mask 里非填充位置为 1，0的位置会被 mask 掉""",
+    "forbidden": """
+        mask：为1的位置会被mask掉
+        mask 为 True 的位置被忽略
+        mask: 填充位置为1，其余为0
+        mask：True表示该位置不参与注意力计算
+        掩码里为真的位置需要遮住""",
+    "additive": """
+        mask: 加到分数上的掩码，0 或 -inf""",
+    None: """
+        mask: 掩码矩阵，形状 [batch, seq_len]
+        mask: 可选的掩码，True 或 False""",
+}
+
+
+@pytest.mark.parametrize("form", CHINESE)
+def test_docstrings_in_chinese(form: str | None) -> None:
+    for sentence in CHINESE[form].strip().splitlines():
+        assert claims.of_mask("mask", "", f'"""{sentence.strip()}"""', sole=True)[1] == form, sentence
+
+
 def test_where_claims_are_read() -> None:
     text = '''
 class A(nn.Module):

@@ -37,7 +37,7 @@ def halved(scores: Tensor) -> Tensor:
 def test_a_bias_that_is_scaled(module: nn.Module) -> None:
     finding = one("added_terms", module)
     assert (finding.name, finding.severity) == ("wrong-scale", "bug")
-    assert finding.numbers["factor"] == pytest.approx(0.5, rel=1e-3)
+    assert finding.numbers["scale"] == pytest.approx(0.5, rel=1e-3)
     assert finding.evidence.startswith("table.weight is added to the products")
 
 

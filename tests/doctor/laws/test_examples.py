@@ -79,7 +79,7 @@ def test_a_mask_in_the_wrong_order_of_heads() -> None:
     finding = one(LAW, altered(fill=fill))
     assert (finding.name, finding.severity) == ("mask-head-order", "bug")
     assert all(change > 0.01 for change in finding.numbers.values())
-    assert set(finding.numbers) == {"example 0", "example 1", "example 2"}
+    assert set(finding.numbers) == {"example_0", "example_1", "example_2"}
 
 
 # What is not proved.

@@ -46,16 +46,15 @@ class MoreForgotten(More):
 @pytest.mark.parametrize(
     ("kind", "severity", "said"),
     [
-        (MoreForgotten, "bug", "reaches gate.weight [16, 16] and gate.bias [16]: forward does not use gate"),
+        (MoreForgotten, "bug", "forward does not use gate"),
         (MoreThrownAway, "bug", "forward reads it, and nothing that it returns depends on it"),
-        (More, "risk", "some other option may use it"),
+        (More, "risk", "so it is in any way of calling that was tried; some other option may use it"),
     ],
 )
 def test_a_layer_that_is_not_used(kind: type[nn.Module], severity: str, said: str) -> None:
     finding = one(LAW, seeded(kind))
     assert (finding.name, finding.severity) == ("unused-parameter", severity)
-    assert finding.numbers["weights"] == 16 * 16 + 16
-    assert said in finding.evidence
+    assert finding.evidence == f"no gradient ever reaches gate.weight [16, 16] and gate.bias [16]: {said}"
     assert "self.gate = nn.Linear(16, 16)" in finding.where.code
 
 
@@ -65,17 +64,19 @@ def test_an_option_turns_it_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "blocked", "said"),
+    ("methods", "said"),
     [
-        ({"normalise": lambda self, scores: scores.softmax(-1).detach()}, 3, "q.weight"),  # k.bias changes nothing
-        ({"forward": torch.no_grad()(lambda self, x: self.attend(x, x, None))}, 8, "autograd finds no path"),
+        ({"normalise": lambda self, scores: scores.softmax(-1).detach()}, "q.weight, q.bias and k.weight: other"),
+        (
+            {"forward": torch.no_grad()(lambda self, x: self.attend(x, x, None))},
+            "8 parameters, q.weight first: autograd",
+        ),
     ],
 )
-def test_gradients_that_are_cut_off(methods: dict[str, Any], blocked: int, said: str) -> None:
+def test_gradients_that_are_cut_off(methods: dict[str, Any], said: str) -> None:
     finding = one(LAW, altered(**methods))
     assert (finding.name, finding.severity) == ("gradient-blocked", "bug")
-    assert finding.numbers["blocked"] == blocked
-    assert said in finding.evidence
+    assert finding.evidence.startswith(f"no gradient reaches {said}")  # k.bias changes nothing
 
 
 class Gated(Attention):

@@ -41,13 +41,18 @@ class SelfAttention(nn.Module):
 class Loose(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.proj = nn.Linear(config.width, config.width, bias=config.bias)
         self.config, self.more = config, getattr(config, "more", 7)
 
 class Strict(nn.Module):
     def __init__(self, config: Config, *, scale: float = 1.0, **rest):
         super().__init__()
         self.config, self.scale, self.rest = config, scale, rest
+
+class Fitting(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
 class Dies(nn.Module):
     def __init__(self):
@@ -136,8 +141,8 @@ def test_a_function_a_module_a_class_in_a_class_and_one_of_a_package() -> None:
 
 
 def test_a_config_of_attributes() -> None:
-    module = copied(parse("models.py:Loose", ["config.n_embd=64", "config.bias=false"]).build())
-    assert (module.proj.bias, module.more, module.config.n_embd) == (None, 7, 64)
+    module = copied(parse("models.py:Loose", ["config.width=64", "config.bias=false"]).build())
+    assert (module.proj.bias, module.more, module.config.width) == (None, 7, 64)
 
 
 def test_a_config_of_the_annotated_class() -> None:
@@ -145,6 +150,11 @@ def test_a_config_of_the_annotated_class() -> None:
     assert (module.config.n_embd, module.config.bias) == (64, True)
     assert (module.scale, module.rest) == (2, {"extra": 1})
     assert parse("models.py:Strict").build().config.n_embd == 32  # each field has a default
+
+
+def test_a_config_of_the_one_dataclass_that_has_what_is_read() -> None:
+    assert parse("models.py:Fitting").build().proj.in_features == 32
+    assert parse("models.py:Fitting", ["config.n_embd=8"]).build().proj.bias is not None
 
 
 def test_a_value_is_a_literal_or_else_a_string() -> None:
@@ -185,7 +195,7 @@ def test_a_module_too_large_is_refused_before_it_is_filled() -> None:
         ("models.py:A(print(1))", "expected the name of a class after the colon"),
         ("nopackage.thing:A", "importing nopackage.thing needs the module nopackage, which cannot be found"),
         ("models.py:Selfattention", "has no such class. Received: Selfattention. Did you mean SelfAttention?"),
-        ("models.py:Zzz", "Received: Zzz. Its classes: SelfAttention, Loose, Strict, Dies"),
+        ("models.py:Zzz", "Received: Zzz. Its classes: SelfAttention, Loose, Strict, Fitting, Dies"),
         ("models.py:Plain", "Received: a class that derives from object"),
         ("models.py:text", "Received: it returned a str"),
         ("models.py:ready a=1", "models.py:ready is already a module, not a class"),
@@ -198,16 +208,16 @@ def test_a_module_too_large_is_refused_before_it_is_filled() -> None:
         ("models.py:SelfAttention(1,2,3,4)", "cannot be called with 1, 2, 3, 4: too many positional"),
         ("models.py:SelfAttention(64,8) embed_size=3", "multiple values for argument 'embed_size'"),
         ("models.py:Loose config=1 config.a=2", "'config' is passed both as a whole and in parts (config.a)"),
-        ("models.py:Loose", "Loose(config) needs config: for example --set config.n_embd=64"),
+        ("models.py:Loose", "Loose(config) needs config: for example --set config.width=64"),
         ("models.py:Strict config.n_emb=64", "Config (of config) has no such argument. Received: 'n_emb'. Did you"),
-        ("models.py:Loose config.n_embd=64", "config has no bias: add --set config.bias=VALUE"),
+        ("models.py:Loose config.width=64", "config has no bias: add --set config.bias=VALUE"),
         ("models.py:needy config.n_embd=64", "--set config.max_len=128"),
         ("models.py:lacking", "raised ModuleNotFoundError: install what I need"),
         (
             "models.py:SelfAttention embed_size=64 heads=7",
             "raised AssertionError (models.py:14: `assert embed_size % heads == 0`)",
         ),
-        ("models.py:Dies", "Dies() raised SystemExit: 3 (models.py:34: `raise SystemExit(3)`)"),
+        ("models.py:Dies", "Dies() raised SystemExit: 3 (models.py:39: `raise SystemExit(3)`)"),
     ],
 )
 def test_every_bad_input_has_its_sentence(typed: str, said: str) -> None:

@@ -16,15 +16,18 @@ from headwise.doctor.finding import Finding, Where
 from headwise.doctor.result import Diagnosis
 from headwise.doctor.telling.report import as_text, report
 from headwise.errors import ArgumentError
+from headwise.language import Sentence, said
 
 SCALE = Finding(
     name="wrong-scale",
     severity="bug",
-    evidence="scores are divided by 8.000 = sqrt(64), the model width; the head width is 16, expected 4.000",
+    evidence=Sentence(
+        "scores are divided by {divisor:.3f} = sqrt({size}), the model width; the head width is 16, expected "
+        "{expected:.3f}"
+    ).format(divisor=8.0, size=64, expected=4.0),
     fix="divide by self.head_dim ** 0.5",
     where=Where("my_model.py", 31, "attention = torch.softmax(energy / (self.embed_size ** (1 / 2)), dim=3)"),
     sources=("vit-pytorch #65", "set_transformer #18"),
-    numbers={"divisor": 8.0, "expected": 4.0},
 )
 RISK = Finding("empty-row-nan", "risk", "a row without keys gives NaN", "give it 0")
 NOTE = Finding("weights-averaged", "note", "the weights are a mean over 4 heads", "average_attn_weights=False")
@@ -102,16 +105,23 @@ def test_paths_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(Where("/usr/lib/python3/site-packages/transformers/a.py", 7)) == "transformers/a.py:7"
 
 
-def test_json_and_back() -> None:
+def test_json_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosis(SCALE, RISK, seconds=1.25, where=Where("my_model.py", 7, "class MyAttention(nn.Module):"))
     written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert written["healthy"] is False
     assert written["findings"][0]["where"]["line"] == 31
-    assert Diagnosis.from_dict(written) == found
-    odd = Finding("softmax-unstable", "risk", "", "", numbers={"largest": math.inf, "scale": 2.0})
-    written = json.loads(json.dumps(odd.to_dict(), allow_nan=False))
+    assert written["findings"][0]["numbers"] == {"divisor": 8.0, "size": 64, "expected": 4.0}
+    again = Diagnosis.from_dict(written)
+    assert again == found
+    assert [x.numbers for x in again.findings] == [x.numbers for x in found.findings]
+    odd = Sentence("{{x}} of {largest} and {scale}").format(largest=math.inf, scale=2.0)
+    written = json.loads(json.dumps(Finding("softmax-unstable", "risk", odd, "").to_dict(), allow_nan=False))
     assert written["numbers"] == {"largest": None, "scale": 2.0}  # JSON has no infinity
-    assert math.isnan(Finding.from_dict(written).numbers["largest"])
+    evidence = Finding.from_dict(written).evidence
+    assert isinstance(evidence, Sentence)
+    assert math.isnan(evidence.numbers["largest"])
+    monkeypatch.setenv("HEADWISE_LANG", "zh")
+    assert said(evidence) == "{x} of inf and 2.0"  # as it was written: its template is not known
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ test("every field comes back", () => {
     view: "text", input: 1, stack: 2, layer: 2, head: 3, heads: [[0, 1], [1, 2]], row: 4, col: 5, pinRow: 6, pinCol: 7,
     scale: "log", colours: "cividis", sink: true, threshold: 0.05, theme: "dark", language: "zh", stat: "first_visible",
     sort: "down", level: "words", direction: "gets", sight: [1.25, 7, 0, 4.5], other: { input: 0, stack: 0, layer: 1, head: 2 },
-    compare: "difference", flow: "relevance", overlay: "smooth", over: "rollout", bands: "alike", strip: false, hints: false,
+    compare: "difference", align: "positions", flow: "relevance", overlay: "smooth", over: "rollout", bands: "alike", strip: false, hints: false,
     prompt: "a cat & a dog", edits: [{ kind: "ablate", layer: 0, heads: [1] }], after: 3,
   };
   const state = new State();

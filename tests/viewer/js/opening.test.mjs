@@ -38,13 +38,20 @@ test("a pattern has five queries, and is twice as strong as chance", () => {
   assert.deepEqual(of([0.9, 0.8], 9, [0.46]), []);
 });
 
+test("two inputs of models of one shape open on Compare", () => {
+  const input = (...heads) => ({ stacks: [{ place: 0, pairs: [pair(0.9, 10)], ...known, layers: heads.map((each) => ({ heads: each })) }] });
+  const view = (...inputs) => openingOf({ inputs }).view;
+  assert.deepEqual([view(input(2, 2), input(2, 2)), view(input(2, 2), input(2, 4)), view(input(2, 2), input(2))], ["compare", undefined, undefined]);
+  assert.deepEqual([view(input(2, 2)), view(input(2), input(2), input(2))], [undefined, undefined]);
+});
+
 test("a page opens with the strongest pair of the first input", () => {
   const given = [[pair(0.5, 10)], [pair(0.9, 10, { layer: 2, head: 3 })], []];
-  const stacks = given.map((pairs, place) => ({ place, pairs, ...known }));
+  const stacks = given.map((pairs, place) => ({ place, pairs, layers: [], ...known }));
   assert.deepEqual(openingOf({ inputs: [{ stacks }] }), {
     input: 0, stack: 1, layer: 2, head: 3, row: null, col: null, pinRow: 1, pinCol: 2,
   });
-  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [], ...known }] }] }), null);
+  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [], layers: [], ...known }] }] }), null);
 });
 
 test("the sink is the first column in which anything is allowed", async () => {

@@ -42,8 +42,15 @@ function largestOf(layers, kind) {
   return all.sort((one, other) => other.value - one.value)[0];
 }
 
-// The selection with which a page opens: the strongest pair of the first input, pinned; null if there is none.
-export function openingOf({ inputs: [{ stacks }] }) {
+// The selection with which a page opens: the strongest pair of the first input, pinned; null if there is none. Two
+// inputs of models of one shape are there to be compared.
+export function openingOf({ inputs }) {
+  const [first, second, ...more] = inputs.map(({ stacks }) => JSON.stringify(stacks.map(({ layers }) => layers.map(({ heads }) => heads))));
+  const pair = pairOf(inputs[0]);
+  return first === second && !more.length ? { ...pair, view: "compare" } : pair;
+}
+
+function pairOf({ stacks }) {
   const strength = ({ pairs: [{ weight, keys }] }) => weight * Math.log(weight * keys);
   const there = stacks.filter((stack) => pairsOf(stack).length);
   const best = there.sort((one, other) => strength(other) - strength(one))[0];

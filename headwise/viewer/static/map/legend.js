@@ -1,5 +1,6 @@
 // The colour bar: the weights of the colours of a map, with ticks.
 
+import CSS from "./legend.css" with { type: "text" };
 import { SCALES, picture } from "./colour.js";
 import { write } from "./labels.js";
 import { element } from "../shell/element.js";
@@ -10,6 +11,8 @@ const PLACES = [0, 0.25, 0.5, 0.75, 1]; // the places of the ticks along the bar
 const THICK = 9;
 
 export class ColourBar {
+  static css = CSS;
+
   constructor() {
     this.canvas = element("canvas", { width: STEPS, height: 1 });
     this.ticks = element("span", { className: "ticks" });

@@ -62,7 +62,7 @@ export class Cards {
         "span",
         { className: "line" },
         element("span", { className: "kind", textContent: say(head.kind), title: say(facts.kinds[head.kind]) }),
-        element("span", { className: "score", textContent: share(head.score) }),
+        element("span", { className: "score", textContent: share(head.score), title: say("The number behind its kind.") }),
       ),
       bars(head.offsets, say("Weight by relative position: most at {place}", { place: most(head, facts) }), { marked: facts.self }),
       element(

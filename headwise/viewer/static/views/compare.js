@@ -34,7 +34,7 @@ export class CompareView extends View {
   constructor(app) {
     super(app);
     this.opposite = new Opposite(app, () => this.update(new Set(["other"])));
-    this.axes = new Map(); // the axes of left and right -> the joint axis
+    this.axes = new Map(); // the axes of left and right -> their joint axes, by tokens and by position
     this.at = {}; // row, col, pinRow, pinCol: entries of the axes of both, not tokens
     this.notes = {}; // the accuracy of each map
     this.tiles = {}; // the function that each map calls for weights
@@ -59,9 +59,13 @@ export class CompareView extends View {
       ["side", say("side by side")],
       ["difference", say("difference"), say("Right minus left")],
     ], (compare) => app.state.set({ compare }));
+    this.align = choices(say("Align"), [
+      ["tokens", say("tokens"), say("Tokens that both have, in order")],
+      ["positions", say("positions"), say("Every position with the same one, as patching does")],
+    ], (align) => app.state.set({ align }));
     this.scale = scaleControl(app.state);
     this.sink = sinkControl(app);
-    const controls = [this.how, this.opposite.element, this.scale, this.sink];
+    const controls = [this.how, this.opposite.element, this.align, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
 
     const on = (name) => ({
@@ -112,7 +116,7 @@ export class CompareView extends View {
     const has = (...fields) => fields.some((field) => changed.has(field));
     if (has("style", "scale", "sink")) this.restyle();
     const { left, right } = opposite;
-    const asked = JSON.stringify([left, right, app.state.compare, opposite.linked]);
+    const asked = JSON.stringify([left, right, app.state.compare, app.state.align, opposite.linked]);
     if (has("view") || asked !== this.asked) {
       this.asked = asked;
       this.showMaps();
@@ -135,19 +139,24 @@ export class CompareView extends View {
   }
 
   // The joint axis of two axes.
-  both(one, other) {
+  both(one, other, byPosition) {
     if (!this.axes.has(one)) this.axes.set(one, new Map());
     const known = this.axes.get(one);
-    if (!known.has(other)) known.set(other, new Union(one, other));
-    return known.get(other);
+    if (!known.has(other)) known.set(other, {});
+    return (known.get(other)[byPosition] ??= new Union(one, other, byPosition));
   }
 
   showMaps() {
     const { app, opposite } = this;
     const { left, right } = opposite;
     const [one, other] = [opposite.stackOf(left), opposite.stackOf(right)];
-    const rows = this.both(one.rows, other.rows);
-    const cols = one.rows === one.cols && other.rows === other.cols ? rows : this.both(one.cols, other.cols);
+    const alike = one.rows.length === other.rows.length && one.cols.length === other.cols.length;
+    const byPosition = alike && app.state.align === "positions";
+    this.align.hidden = !alike || one === other;
+    this.align.show(app.state.align);
+    const rows = this.both(one.rows, other.rows, byPosition);
+    const square = one.rows === one.cols && other.rows === other.cols;
+    const cols = square ? rows : this.both(one.cols, other.cols, byPosition);
     const moved = rows !== this.rows || cols !== this.cols;
     Object.assign(this, { rows, cols, one, other, notes: {}, every: 1 });
     this.sides = {
@@ -337,8 +346,9 @@ export class CompareView extends View {
     const { rows, cols, opposite: { left, right } } = this;
     const notes = [];
     if (JSON.stringify(left) === JSON.stringify(right)) notes.push(say("Both sides are the same head."));
-    if (rows === cols) notes.push(rows.told());
-    else notes.push(say("Rows: {rows} Columns: {cols}", { rows: rows.told(), cols: cols.told() }));
+    const [down, across] = [rows, cols].map((axis) => axis.told(!this.beside));
+    if (rows === cols) notes.push(down);
+    else notes.push(say("Rows: {rows} Columns: {cols}", { rows: down, cols: across }));
     const isMasked = SIDES.some((side) => masks(this.sides[side]));
     const hatched = isMasked ? [say("masked")] : [];
     if (!rows.plain || !cols.plain) hatched.push(say("token only on one side"));

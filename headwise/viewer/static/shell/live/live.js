@@ -72,7 +72,7 @@ export class Live {
     const { state, layer } = this.app;
     const [query, key] = [state.pinRow ?? state.row, state.pinCol ?? state.col];
     const why = this.whyNoEdge(query, key);
-    if (why) return this.app.say(why);
+    if (why) return this.row.tell(why);
     state.set({ edits: toggled(state.edits, blocked(scope, layer.number, state.head, query, key)) });
   }
 

@@ -55,7 +55,7 @@ export class Predictions {
     const { edits, emptied } = this.app.source.live;
     if (!edits.length) return say("No edits: both runs are the same.");
     const kl = divergence === null ? say("infinite") : say("{n} nats", { n: divergence.toPrecision(3) });
-    const said = [say("Total variation {distance} · KL {kl}.", { distance: distance.toFixed(3), kl })];
+    const said = [say("Total variation {distance} · KL(plain ‖ edited) {kl}.", { distance: distance.toFixed(3), kl })];
     if (emptied === 1) said.push(say("1 query was left without any key."));
     else if (emptied) said.push(say("In {n} places a query was left without any key.", { n: emptied }));
     return said.join(" ");
@@ -68,7 +68,7 @@ export class Predictions {
       return element("td", { className: name }, element("b", { textContent: percent(share) }), bar);
     };
     const shown = text.replace(/^ +| +$| {2,}|[\n\t]/g, (space) => [...space].map((one) => VISIBLE[one]).join(""));
-    const difference = Math.abs(edited - plain) < SMALL ? "" : `${edited > plain ? "+" : "−"}${percent(Math.abs(edited - plain))}`;
+    const difference = Math.abs(edited - plain) < SMALL ? "" : say("{n} points", { n: `${edited > plain ? "+" : "−"}${hundredths(Math.abs(edited - plain))}` });
     const name = element("th", { scope: "row", className: "token", title: `${shown} · ${say("token {n}", { n: id })}` });
     name.append(element("bdi", { textContent: shown }), element("small", { textContent: difference || "\u00a0" }));
     const line = element("tr", {}, side("plain-side", plain), name, side("edited-side", edited));
@@ -78,7 +78,6 @@ export class Predictions {
 }
 
 // A probability with the digits that tell small ones apart.
-function percent(share) {
-  const value = 100 * share;
-  return value >= 10 ? `${value.toFixed(1)}%` : value >= 0.01 ? `${value.toFixed(2)}%` : value > 0 ? "<0.01%" : "0%";
-}
+const percent = (share) => (share >= 1e-4 ? `${hundredths(share)}%` : share > 0 ? "<0.01%" : "0%");
+
+const hundredths = (share) => (100 * share).toFixed(share >= 0.1 ? 1 : 2);

@@ -11,7 +11,7 @@ export class EditRow {
     Object.assign(this, { app, live });
     this.head = element("button", { type: "button", className: "toggle switch" });
     this.head.addEventListener("click", () => live.switchHead());
-    this.hint = element("span", { className: "hint" });
+    this.hint = element("span", { className: "hint", role: "status" });
     this.edge = element("span", { className: "edge" });
     this.scopes = element("span", { className: "choices", role: "group", ariaLabel: say("Block this edge") });
     for (const scope of SCOPES) {
@@ -50,6 +50,14 @@ export class EditRow {
     this.block.hidden = Boolean(why);
     if (!why) this.showEdge(edits, layer.number, head, pinRow, pinCol);
     this.showChips(edits);
+  }
+
+  // Say why an edge cannot be blocked; where the hint says it already, point at it.
+  tell(why) {
+    if (this.hint.textContent !== why) return this.app.say(why);
+    this.hint.textContent = why; // so that it is read aloud again
+    this.hint.scrollIntoView({ block: "nearest" });
+    this.hint.animate([{ background: "var(--accent)", color: "var(--paper)" }, {}], 900);
   }
 
   showEdge(edits, layer, head, query, key) {

@@ -100,7 +100,7 @@ async function inStrips(cellsOf, [row0, row1], cols, options) {
 const SOME = 64; // rows compared if all rows have more than ALL cells
 
 // As headwise.analyses.compare: the mean over the common rows of the Jensen-Shannon divergence between their
-// distributions over the common keys and one more cell, the rest. `left`, `right`: Sides; rows, cols: axes of
+// distributions over the keys of both and one more cell, the learned sink. `left`, `right`: Sides; rows, cols: axes of
 // align.js. Returns the divergence in nats and the number of rows.
 export async function divergence(left, right, rows, cols, options) {
   const shared = entries(rows);
@@ -122,22 +122,19 @@ export async function divergence(left, right, rows, cols, options) {
 const entries = ({ same }) => Array.from(same.keys()).filter((u) => same[u]);
 
 function rowDivergence(p, q, from, same) {
-  const [restP, restQ] = [rest(p, from, same), rest(q, from, same)];
-  let sum = apart(restP, restQ);
-  for (let j = 0; j < same.length; j++) if (same[j]) sum += apart(p[from + j] || 0, q[from + j] || 0); // NaN: masked
+  let sum = apart(rest(p, from, same), rest(q, from, same));
+  for (let j = from; j < from + same.length; j++) {
+    const [one, other] = [p[j] || 0, q[j] || 0]; // NaN: masked
+    sum += same[j - from] ? apart(one, other) : apart(one, 0) + apart(0, other);
+  }
   return sum / 4;
 }
 
-// The weight of a row on keys that only its own text has, on a learned sink, or on nothing.
+// The weight of a row on a learned sink, or on nothing.
 function rest(weights, from, same) {
-  let [total, own] = [0, 0];
-  for (let j = 0; j < same.length; j++) {
-    const weight = weights[from + j] || 0;
-    total += weight;
-    if (!same[j]) own += weight;
-  }
-  const left = 1 - total;
-  return own + (left > 1e-3 ? left : 0); // less is rounding
+  let left = 1;
+  for (let j = 0; j < same.length; j++) left -= weights[from + j] || 0;
+  return left > 1e-3 ? left : 0; // less is rounding
 }
 
 // (p + q) ((1 + t) log(1 + t) + (1 - t) log(1 - t)), t = (p - q) / (p + q): equal ones give exactly 0

@@ -21,7 +21,7 @@ export class Divergences {
     const heads = (stack) => stack.layers.map((layer) => layer.heads).join();
     this.element.hidden = left === right || heads(left) !== heads(right);
     if (this.element.hidden) return;
-    const key = [left, right].map(({ input, place }) => `${input}/${place}`).join(" ");
+    const key = [...[left, right].map(({ input, place }) => `${input}/${place}`), rows.byPosition].join(" ");
     if (!this.known.has(key)) this.known.set(key, left.layers.map(({ heads: count }) => new Array(count).fill(null)));
     this.found = this.known.get(key);
     this.build(left);
@@ -100,8 +100,8 @@ export class Divergences {
       const shared = this.rows ? this.rows.same.reduce((sum, each) => sum + each, 0) : count;
       const from = count < shared ? say("estimated from {n} of {count}", { n: count, count: shared }) : count;
       const sentence =
-        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}); " +
-        "0 = equal, 0.693 = no key in common.";
+        "Most: {head}, {n} nats. Mean Jensen–Shannon divergence of the rows in common ({rows}), others are left out; " +
+        "0 = equal, 0.693 = no key in common. A token that only one side has is a key of its own.";
       const name = this.app.plainHeadName(layer, head);
       this.most.textContent = say(sentence, { head: name, n: digits(nats), rows: from });
     }

@@ -5,9 +5,9 @@ import { align } from "./align.js";
 import { say } from "../../words.js";
 
 export class Union {
-  // one, other: the axes of left and right.
-  constructor(one, other) {
-    Object.assign(this, { one, other, ...align(one.labels, other.labels) }); // length, left, right, same, plain, whole
+  // one, other: the axes of left and right; byPosition: as for `align`.
+  constructor(one, other, byPosition = false) {
+    Object.assign(this, { one, other, byPosition, ...align(one.labels, other.labels, { byPosition }) }); // length, left, right, same, plain, whole
     this.own = new Int32Array(one.length); // the entry of each token of the left text
     this.left.forEach((token, entry) => token >= 0 && (this.own[token] = entry));
     const of = (labels, token) => (token < 0 ? "·" : labels[token]);
@@ -33,7 +33,7 @@ export class Union {
     const [token, match] = [this.left[entry], this.right[entry]];
     if (match < 0) return `◂ ${this.one.labels[token]}`;
     if (token < 0) return `▸ ${this.other.labels[match]}`;
-    return this.same[entry] ? this.one.labels[token] : `${this.one.labels[token]} | ${this.other.labels[match]}`;
+    return this.one.labels[token] === this.other.labels[match] ? this.one.labels[token] : `${this.one.labels[token]} | ${this.other.labels[match]}`;
   }
 
   tokenAt(entry) {
@@ -57,17 +57,21 @@ export class Union {
     return token >= this.own.length ? this.length : this.own[token] + at - token;
   }
 
-  // The alignment as a sentence.
-  told() {
+  // The alignment as a sentence. `marked`: with the signs of `labelAt`, if the labels have them.
+  told(marked = true) {
     const { left, right, same, length } = this;
     const count = (test) => left.reduce((sum, _, entry) => sum + (test(entry) ? 1 : 0), 0);
+    if (this.byPosition) {
+      const differ = count((entry) => this.one.labels[entry] !== this.other.labels[entry]);
+      return say("By position: {n} of {count} tokens differ.", { n: differ, count: length });
+    }
     const common = count((entry) => same[entry]);
     if (common === length) return say("The same {n} tokens on both sides.", { n: length });
     const parts = [common === 1 ? say("1 token in common") : say("{n} tokens in common", { n: common })];
     const found = [
-      [count((entry) => !same[entry] && left[entry] >= 0 && right[entry] >= 0), "{n} replaced (one | other)"],
-      [count((entry) => right[entry] < 0), "{n} only left (◂)"],
-      [count((entry) => left[entry] < 0), "{n} only right (▸)"],
+      [count((entry) => !same[entry] && left[entry] >= 0 && right[entry] >= 0), marked ? "{n} replaced (one | other)" : "{n} replaced"],
+      [count((entry) => right[entry] < 0), marked ? "{n} only left (◂)" : "{n} only left"],
+      [count((entry) => left[entry] < 0), marked ? "{n} only right (▸)" : "{n} only right"],
     ];
     for (const [number, how] of found) if (number) parts.push(say(how, { n: number }));
     const told = say("{parts}.", { parts: parts.join(say(", ")) });
