@@ -115,7 +115,7 @@ export class PatchingApp {
           const { fill, ink } = css(Math.max(-top, Math.min(top, effect)), top, "linear", table, true);
           cell.style.background = fill;
           cell.style.color = ink;
-          cell.append(element("span", {}, element("small", { textContent: effect.toFixed(2).replace("-", "−") })));
+          cell.append(element("span", {}, element("small", { textContent: digits(effect, 2) })));
         }
         Object.assign(cell.dataset, { effect, head, layer, column });
         return cell;
@@ -165,4 +165,5 @@ export class PatchingApp {
 
 const largest = (effects) => effects.flat(2).reduce((most, effect) => Math.max(most, Math.abs(effect ?? 0)), 0);
 
-const digits = (number) => number.toFixed(3).replace("-", "−");
+// Never "−0.000".
+const digits = (number, places = 3) => (Number(number.toFixed(places)) || 0).toFixed(places).replace("-", "−");
