@@ -114,6 +114,12 @@ class Sentence(str):
         return str(self), self.template, self.values
 
 
+def named(name: str) -> str:
+    """Return a name that stays, and its meaning in the language in use: "accuracy 准确率"; in English the name."""
+    meaning = said(name)
+    return name if meaning == name else f"{name} {meaning}"
+
+
 def join(sentences: Iterable[str], joint: str = ", ") -> Sentence:
     """Join sentences to one; the joint ("; ", ". ", " and ") is translated as the template "{first}; {then}"."""
     first, *rest = [*sentences] or [""]
@@ -166,22 +172,40 @@ def said(text: str, /, **values: object) -> str:
     if not isinstance(sentence, Sentence):
         return catalogue.get(sentence, sentence)
     template = catalogue.get(sentence.template, sentence.template)
-    return _Spoken().vformat(template, (), sentence.values) if sentence.values else template
+    return _fill(template, sentence.values) if sentence.values else template
 
 
-class _Spoken(string.Formatter):
-    """Fills a translated template with the values that a `Sentence` has kept, said in the language in use."""
+def _fill(template: str, values: Mapping[str, object]) -> str:
+    """Fill a translated template with the values that a `Sentence` has kept, said in the language in use.
 
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        return kwargs[field_name], field_name
+    Chinese and Latin that meet at the edge of a value get a space between them. The space of a template goes after a
+    Chinese stop, and between its Chinese and that of a translated value.
+    """
+    filled, translated = "", False  # whether the text ends with a translated value
+    for literal, place, spec, _ in _FILLER.parse(template):
+        filled = _beside(filled, literal, translated)
+        if place is None:
+            break
+        value = values[place]
+        shown = value if isinstance(value, str) else format(value, spec or "")
+        if isinstance(value, Sentence) or " " in shown:
+            shown = said(shown)
+        translated = isinstance(value, Sentence) or shown != value
+        filled = _beside(filled, shown, translated)
+    return filled
 
-    def convert_field(self, value: Any, conversion: Any) -> Any:
-        return value  # it was converted when the sentence was made
 
-    def format_field(self, value: Any, spec: str) -> str:
-        if isinstance(value, Sentence) or (isinstance(value, str) and " " in value):
-            return said(value)
-        return value if isinstance(value, str) else format(value, spec)
+_HAN = "[\u3400-\u9fff]"
+
+
+def _beside(left: str, right: str, translated: bool) -> str:
+    """Join two pieces of a Chinese text: with one space between Chinese and Latin, and none after "。"."""
+    seam = f"{left[-2:]}\0{right[:2]}"
+    if re.search(rf"{_HAN}\0[A-Za-z0-9(\[]|[A-Za-z0-9)\]%]\0{_HAN}", seam):
+        return f"{left} {right}"
+    if re.search(r"[，。；：？！]\0 ", seam) or (translated and re.search(rf"{_HAN}\0 {_HAN}", seam)):
+        return left + right[1:]
+    return left[:-1] + right if translated and re.search(rf"{_HAN} \0{_HAN}", seam) else left + right
 
 
 @functools.cache

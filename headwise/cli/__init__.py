@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import headwise
-from headwise.cli.groups import GROUPS, TRY, WIDEST, Grouped
+from headwise.cli.groups import GROUPS, WIDEST, Grouped
 from headwise.cli.shared import shared
 from headwise.cli.speaking import hint, speaking, take_language
 from headwise.errors import HeadwiseError, TrainingInterrupted
@@ -61,6 +61,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "headwise"
         message = said(error.format_message())
+        if near := getattr(error, "possibilities", None):  # click would list all, the nearest anywhere
+            message = said("{message} Did you mean {meant!r}?", message=error.message, meant=near[0])
         message = message if message.endswith((".", "?", "。", "？")) else said("{told}.", told=message)
         return _refuse(error, said("{message} See '{path} --help'.", message=message, path=path), debug)
     except click.ClickException as error:
@@ -117,7 +119,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     invoke_without_command=True,
     subcommand_metavar="COMMAND ...",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": WIDEST},
-    help=f"Attention for PyTorch: build it, see it, check it, speed it up, ship it.\n\n\b\nTry: {TRY}",
+    help="Attention for PyTorch: build it, see it, check it, speed it up, ship it.",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."

@@ -13,7 +13,7 @@ import click
 
 from headwise.cli.output import STDOUT, Say, file_option, json_option, standard_output_kept, working, write_json
 from headwise.cli.shared import shared
-from headwise.doctor.targets.places import place_of
+from headwise.doctor.targets.places import OF_SPEC, place_of, setting_of
 from headwise.errors import ArgumentError
 from headwise.language import Sentence, echo, said
 from headwise.tables import make_console
@@ -160,7 +160,11 @@ def _check(
     isolate: bool,
     memory: float | None,
 ) -> None:
-    """Raise ArgumentError or click.UsageError for options that exclude each other."""
+    """Raise DoctorError for options that are no NAME=VALUE; others, if they exclude each other."""
+    for each in settings:
+        setting_of(each)
+    for each in stated:
+        setting_of(each, *OF_SPEC)
     if base is not None:
         for option, given in (("--set", settings), ("--model", model), ("--input", texts), ("--spec", stated)):
             if given:

@@ -30,7 +30,7 @@ def evaluate(run: Path, data: str, json_path: Path | None) -> None:
         raise ArgumentError(
             Sentence("--json {path}: this is the input file DATA. Choose another file").format(path=json_path)
         )
-    check_there(run)
+    check_there(run, data)
 
     import headwise
     from headwise import tasks

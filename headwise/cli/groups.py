@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from headwise.language import said
+
 TRY = 'headwise view "The animal didn\'t cross because it was tired." --open'
 
 # Group -> its commands; a command that is in no group is listed last.
@@ -19,6 +21,12 @@ WIDEST = 100  # columns of a help text, if the terminal is as wide
 
 class Grouped(click.Group):
     """A group whose --help lists its commands by `GROUPS`, each with its `short_help`, which is never cut."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        with formatter.indentation():
+            formatter.write_paragraph()
+            formatter.write_text("\b\n" + said("Try: {command}", command=TRY))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         left = dict(self.commands)

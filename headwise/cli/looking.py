@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.cli.files import STDIN
 from headwise.cli.layers import LayerRange, choose_layers
+from headwise.cli.scores import number
 from headwise.errors import ArgumentError
 from headwise.language import Sentence
+from headwise.tasks.training.folder import check_first, is_run
 
 if TYPE_CHECKING:
     from headwise.records import Seen
+    from headwise.tasks.task import Task
     from headwise.viewer import Input
 
 
@@ -22,10 +25,12 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
     """Return the path of the run folder, if the first argument is one; otherwise None.
 
     Raises:
+        CheckpointError: a run folder stands behind a text.
         ArgumentError: --model or a second run folder was given, too; or there are several texts, and the first is the
             name of a folder that is not a run folder.
     """
-    if not texts or not _is_run(texts[0]):
+    if not texts or not is_run(texts[0]):
+        check_first("".join(texts[:1]), texts[1:])
         if len(texts) > 1 and _is_folder(texts[0]):
             raise ArgumentError(
                 Sentence(
@@ -39,17 +44,13 @@ def run_among(texts: Sequence[str], model: str | None) -> Path | None:
         raise ArgumentError(
             Sentence("{run} is a run folder, which contains its own model. Leave --model out").format(run=run)
         )
-    if any(_is_run(text) for text in texts[1:]):
+    if any(is_run(text) for text in texts[1:]):
         raise ArgumentError(
             Sentence("{run} is a run folder: expected its inputs after it. Received: another run folder").format(
                 run=run
             )
         )
     return run
-
-
-def _is_run(text: str) -> bool:
-    return _is_folder(text) and (Path(text) / "config.yaml").is_file()
 
 
 def _is_folder(text: str) -> bool:
@@ -77,8 +78,11 @@ def named_inputs(seen: Sequence[Seen], names: Sequence[str], layers: Collection[
 
 def look(
     run: Path, inputs: Sequence[str], names: Sequence[str], ranges: Sequence[LayerRange] | None
-) -> tuple[list[Input], str]:
-    """Run a trained task on its inputs; return (the inputs of the page, the Python code that makes their records)."""
+) -> tuple[list[Input], str, list[Sentence]]:
+    """Run a trained task on its inputs.
+
+    Returns (the inputs of the page, the Python code that makes their records, a sentence with each prediction).
+    """
     from headwise import tasks
 
     task = tasks.load(run)
@@ -89,4 +93,17 @@ def look(
     found = named_inputs(seen, names, chosen, images=pictures)
     listed = json.dumps(list(inputs), ensure_ascii=False)
     made = f"headwise.tasks.load({json.dumps(str(run), ensure_ascii=False)}).look({listed})"
-    return found, f"{made}[0]" if len(seen) == 1 else made
+    return found, f"{made}[0]" if len(seen) == 1 else made, _predictions(task, inputs, names)
+
+
+def _predictions(task: Task[Any], inputs: Sequence[str], names: Sequence[str]) -> list[Sentence]:
+    """Say what the task predicts for each input, if that is a label or an answer."""
+    from headwise.tasks import Answer, Classify
+
+    if not isinstance(task, Answer | Classify):
+        return []
+    told = Sentence("{name}: predicted {answer}, probability {probability}")
+    return [
+        told.format(name=name, answer=row.get("label", row.get("answer")), probability=number(row["probability"]))
+        for name, row in zip(names, task.predict(list(inputs)), strict=True)
+    ]

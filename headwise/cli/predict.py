@@ -77,7 +77,7 @@ def predict(
     _check(inputs, context, file, out)
     bulk = {"chunk": chunk, "workers": workers, "address": ray_address, "restart": restart or None}
     _check_bulk(bulk, engine, file, out)
-    check_there(run)
+    check_there(run, *inputs)
     lines = _lines(inputs)
 
     from headwise import tasks
@@ -247,7 +247,12 @@ def _put_beside(given: Row, predicted: Row) -> Row:
     from headwise.tasks.rows.names import name_beside
 
     names = name_beside(list(predicted), given)
-    return {**given, **{names[name]: cell for name, cell in predicted.items()}}
+    return {**given, **{_heading(names[name]): cell for name, cell in predicted.items()}}
+
+
+def _heading(name: str) -> Sentence:
+    """Return the name of a column of predictions as a `Sentence`, which the terminal shows in the language in use."""
+    return name if isinstance(name, Sentence) else Sentence(name)
 
 
 def _predict_file(task: Task[Any], path: Path) -> list[Row]:
@@ -261,7 +266,8 @@ def _predict_file(task: Task[Any], path: Path) -> list[Row]:
     answered = answer(task, str(path) if documents else table, table, wanted)
     _, _, sentences = sum_up(str(path), [answered.note()])
     note((*table.notes, *sentences))
-    columns = answered.columns
+    given = {*table.columns}
+    columns = {name if name in given else _heading(name): cells for name, cells in answered.columns.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

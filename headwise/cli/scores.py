@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.output import plain_table, print_report, titled
 from headwise.errors import shortened
-from headwise.language import Sentence, counted, echo, printable, said
+from headwise.language import Sentence, counted, echo, named, printable, said
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -40,8 +40,7 @@ def scores_table(scores: Scores, title: Sentence) -> Group:
         table.add_column(Text(printable(said(name))), justify="right")
     for name, value in scores.values.items():
         others = [number(each[name]) if name in each else "" for each in scores.baselines.values()]
-        shown = name if (meaning := said(name)) == name else f"{name} {meaning}"
-        table.add_row(Text(printable(shown)), number(value), *others)
+        table.add_row(Text(printable(named(name))), number(value), *others)
     return titled(said("{title}, {rows}", title=title, rows=counted(scores.count, "row")), table)
 
 

@@ -175,7 +175,7 @@ def _choices(options: type[TrainOptions], name: str) -> str:
     return f" One of: {', '.join(map(str, get_args(kind)))}." if get_origin(kind) is Literal else ""
 
 
-def near(name: str, known: Sequence[str]) -> str:
+def near(name: str, known: Sequence[str]) -> Sentence:
     """Return the end of a message on an unknown name: ", did you mean 'lr'?", or "." if no known name is similar."""
     found = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {found[0]!r}?" if found else "."
+    return Sentence(", did you mean {name!r}?").format(name=found[0]) if found else Sentence(".")

@@ -46,6 +46,7 @@ class _Found:
     title: str
     made: str | None  # the Python code that produces it
     coverage: Coverage | None = None  # which attention modules of the model were recorded
+    predictions: Sequence[Sentence] = ()  # of a trained task
     live: Live | None = None  # the model, for a page on which the user types prompts
 
 
@@ -129,8 +130,8 @@ def view(
     with working("loading the records" if records else "loading the model") as say:
         if run:
             titles = [each.title for each in named]
-            inputs, made = look(run, [each.text for each in named], titles, ranges)
-            found = _Found(inputs, " · ".join(titles), made)
+            inputs, made, predictions = look(run, [each.text for each in named], titles, ranges)
+            found = _Found(inputs, " · ".join(titles), made, predictions=predictions)
         else:
             found = _load(records, ranges) if records else _read(named, model, images, ranges, say, live=serve)
         name = str(run or model or ("" if records else "MiniLM"))
@@ -142,6 +143,8 @@ def view(
             say(Sentence("writing {name}").format(name=target))
             write_page(target, found.inputs, title=found.title, made=found.made)
 
+    for each in found.predictions:
+        echo(said(each))
     if found.coverage:
         from headwise.cli.heads import print_unseen
 

@@ -15,7 +15,9 @@ from headwise.export.exported import Exported
 from headwise.export.speed import Timing, machine
 from headwise.files import writing
 from headwise.graphs.graph import Value
+from headwise.language import join, named, said
 from headwise.tasks.scores import Scores
+from headwise.tasks.scoring.class_scores import recall
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import CONFIG
 
@@ -60,14 +62,20 @@ def write(
 def _head(exported: Exported, subject: Task[Any] | nn.Module, source: str) -> str:
     manifest = exported.manifest
     kind = FORMATS[manifest.kind].title
-    said, about = "", "A function of tensors without a task."
+    task, about = "", "A function of tensors without a task."
     if isinstance(subject, Task):
-        said, about = f"{subject.name}: ", subject.options.about
+        task, about = f"{subject.name}: ", subject.options.about
     # The card shows only options that were chosen: options with a text, and switches that are on.
     chosen = {name: value for name, value in manifest.options.items() if value is True or isinstance(value, str)}
     options = ", ".join(f"{name} {value}" if isinstance(value, str) else name for name, value in chosen.items())
-    made = f"Made by `headwise export` of `{source}`, as {kind}, precision {manifest.precision}"
-    return f"# {said}{Path(source).name}\n\n{about}\n\n{made}{f' ({options})' if options else ''}."
+    made = said(
+        "Made by `headwise export` of `{source}`, as {kind}, precision {precision}{options}.",
+        source=source,
+        kind=kind,
+        precision=manifest.precision,
+        options=f" ({options})" if options else "",
+    )
+    return f"# {task}{Path(source).name}\n\n{said(about)}\n\n{made}"
 
 
 def _origin(folder: Path, scores: Scores | None) -> str:
@@ -77,24 +85,25 @@ def _origin(folder: Path, scores: Scores | None) -> str:
     config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     data = config.get("data") or {}
     rows = [
-        (part, told["name"], f"{told['rows']:,}", told["fingerprint"])
+        (said(part), told["name"], f"{told['rows']:,}", told["fingerprint"])
         for part, told in data.items()
         if isinstance(told, dict)
     ]
     if rows:
-        parts.append("## Data\n\n" + _table(("part", "name", "rows", "fingerprint"), rows))
+        parts.append(_title("Data") + _table(("part", "name", "rows", "fingerprint"), rows))
         remarks = [
             each for told in data.values() if told for each in (*told.get("left_out", ()), *told.get("remarks", ()))
         ]
-        parts += ["\n".join(f"- {remark}." for remark in remarks)] if remarks else []
+        parts += ["\n".join(f"- {said('{told}.', told=remark)}" for remark in remarks)] if remarks else []
     if scores is not None:
         names = list(scores.baselines)
         found = [
-            (name, _number(value), *(_number(scores.baselines[each].get(name)) for each in names))
+            (named(name), _number(value), *(_number(scores.baselines[each].get(name)) for each in names))
             for name, value in scores.values.items()
         ]
-        held = f"## Scores\n\nThe model in PyTorch, on {scores.count:,} held-out row{'s' * (scores.count != 1)}."
-        parts += [held, _table(("score", "model", *names), found)]
+        told = "The model in PyTorch, on {count:,} held-out row{s}."
+        parts += [_title("Scores of the task") + said(told, count=scores.count, s="" if scores.count == 1 else "s")]
+        parts += [_table(("score", "model", *map(recall, names)), found)]
     return "\n\n".join(parts)
 
 
@@ -104,15 +113,16 @@ def _model(subject: Task[Any] | nn.Module) -> str:
     encoder = getattr(model, "encoder", None)
     parts = [type(model).__name__, *([type(encoder).__name__] if isinstance(encoder, nn.Module) else [])]
     config = getattr(model, "config", None) or getattr(encoder, "config", None)
-    said = f"## Model\n\n{' on '.join(parts)}, {count:,} parameters."
-    return said + (f"\n\n```text\n{config}\n```" if config is not None else "")
+    told = _title("Model") + said("{model}, {count:,} parameters.", model=join(parts, " on "), count=count)
+    return told + (f"\n\n```text\n{config}\n```" if config is not None else "")
 
 
 def _graphs(exported: Exported) -> str:
     """Return the card's section about graphs: their inputs and outputs, and the differences of outputs from PyTorch."""
-    parts = ["## Graphs"]
+    parts = [_title("Graphs").strip()]
     for graph in exported.manifest.graphs:
-        values = [("input", *_told(value)) for value in graph.inputs] + [("output", *_told(v)) for v in graph.outputs]
+        values = [(said("input"), *_told(value)) for value in graph.inputs]
+        values += [(said("output"), *_told(value)) for value in graph.outputs]
         opset = "" if graph.opset is None else f", opset {graph.opset}"
         parts.append(f"`{exported.path_of(graph)}`{opset}\n\n" + _table(("", "name", "dtype", "shape"), values))
     rows = [
@@ -128,16 +138,13 @@ def _graphs(exported: Exported) -> str:
         for found in graph.differences
     ]
     if not rows:
-        return "\n\n".join([*parts, "Not compared with the model in PyTorch."])
+        return "\n\n".join([*parts, said("Not compared with the model in PyTorch.")])
     heads = ("file", "output", "largest difference", "in std. dev.", "tolerance", "same argmax")
-    return "\n\n".join(
-        [
-            *parts,
-            "Compared with the model in PyTorch (float32) on random inputs, and on real ones if there were any. Std. "
-            "dev. is the standard deviation of the model's values.",
-            _table(heads, rows),
-        ]
+    told = said(
+        "Compared with the model in PyTorch (float32) on random inputs, and on real ones if there were any. Std. dev. "
+        "is the standard deviation of the model's values."
     )
+    return "\n\n".join([*parts, told, _table(heads, rows)])
 
 
 def _told(value: Value) -> tuple[str, str, str]:
@@ -146,12 +153,12 @@ def _told(value: Value) -> tuple[str, str, str]:
 
 def _files(exported: Exported) -> str:
     rows = [(f"`{name}`", _size(size)) for name, size in exported.files.items() if name != NAME]
-    return "## Files\n\n" + _table(("file", "size"), rows)
+    return _title("Files") + _table(("file", "size"), rows)
 
 
 def _speed(timings: Sequence[Timing]) -> str:
     if not timings:
-        return "## Speed\n\nNot measured."
+        return _title("Speed") + said("Not measured.")
     runtimes = list(dict.fromkeys(name for timing in timings for name in timing.seconds))
     rows = [
         (
@@ -161,31 +168,38 @@ def _speed(timings: Sequence[Timing]) -> str:
         for each in timings
     ]
     threads = timings[0].threads
-    said = (
-        f"Milliseconds per call on the CPU of the exporting machine ({machine()}; PyTorch with {threads} "
-        f"thread{'s' * (threads > 1)}): the median of a few calls, taken in turns."
+    told = said(
+        "Milliseconds per call on the CPU of the exporting machine ({machine}; PyTorch with {threads} thread{s}): the "
+        "median of a few calls, taken in turns.",
+        machine=machine(),
+        threads=threads,
+        s="" if threads == 1 else "s",
     )
-    return f"## Speed\n\n{said}\n\n" + _table(("graph", "batch", "first input", *runtimes), rows)
+    return f"{_title('Speed')}{told}\n\n" + _table(("graph", "batch", "first input", *runtimes), rows)
 
 
 def _calling(exported: Exported, subject: Task[Any] | nn.Module) -> str:
     labels, pairs = (tuple(subject.labels), subject.reads_pairs) if isinstance(subject, Task) else ((), False)
     code = calling.example(exported, labels, pairs=pairs)
-    said = f"## How to call it\n\nIn this folder, without headwise:\n\n```python\n{code}```"
-    return "\n\n".join([said, *FORMATS[exported.manifest.kind].more(exported.manifest)])
+    told = f"{_title('How to call it')}{said('In this folder, without headwise:')}\n\n```python\n{code}```"
+    return "\n\n".join([told, *map(said, FORMATS[exported.manifest.kind].more(exported.manifest))])
 
 
 def _versions(exported: Exported) -> str:
     versions = {**exported.manifest.versions, "python": platform.python_version()}
-    return "## Versions\n\n" + _table(("", "version"), [*versions.items()])
+    return _title("Versions") + _table(("", "version"), [*versions.items()])
 
 
 def _notes(notes: Sequence[str]) -> str:
-    return "## Notes and limits\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+    return _title("Notes and limits") + "\n".join(f"- {said(note)}" for note in notes) if notes else ""
+
+
+def _title(text: str) -> str:
+    return f"## {said(text)}\n\n"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
+    lines = [[said(head) for head in heads], ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 

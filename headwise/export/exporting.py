@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headwise.export.source import Source, load
 from headwise.export.writing import Order, Written
 from headwise.extras import need
 from headwise.files import seal
+from headwise.language import Sentence
 from headwise.masks import Mask
 from headwise.tasks.task import Task
 from headwise.tasks.training.run import read_scores
@@ -80,15 +82,23 @@ def export(
             raise FileError(f"cannot write {out}: {cause.strerror or cause}") from cause
         if isinstance(known.subject, Task):
             task_files.write(folder, known.subject, known.run)
-        manifest.write(folder, _manifest(form, order, written))
+        made = _manifest(form, order, written)
+        manifest.write(folder, made)
         _keep_tokenizer(known, folder)
         seal(folder)
-        card.write(Exported.load(folder, written.speed), known.subject, source=known.name, scores=scores)
-    return Exported.load(out, written.speed)
+        card.write(_load(folder, written, made), known.subject, source=known.name, scores=scores)
+    return _load(out, written, made)
+
+
+def _load(folder: Path, written: Written, made: Manifest) -> Exported:
+    """Load the export; its notes are those that were made, which can be said in another language."""
+    found = Exported.load(folder, written.speed)
+    return replace(found, manifest=replace(found.manifest, notes=made.notes))
 
 
 def _manifest(form: Format, order: Order, written: Written) -> Manifest:
-    ends = [f"The size of axis {axis} is at most {most}." for axis, most in written.longest.items()]
+    told = Sentence("The size of axis {axis} is at most {most}.")
+    ends = [told.format(axis=axis, most=most) for axis, most in written.longest.items()]
     notes = [*written.notes, *ends, *_comparison(order, written)]
     versions = {"headwise": __version__, "torch": str(torch.__version__), **written.versions}
     options = {**written.options} | ({"weights": order.weights} if form.weights else {})
@@ -99,9 +109,11 @@ def _comparison(order: Order, written: Written) -> Iterator[str]:
     """Yield notes for the card: which graphs were not compared with PyTorch, or only on random inputs."""
     missing = [graph.file for graph in written.files if not graph.differences]
     if missing:
-        yield f"Not compared with PyTorch: {', '.join(missing)}."
+        yield Sentence("Not compared with PyTorch: {files}.").format(files=", ".join(missing))
     if left_out := sum(found.left_out for graph in written.files for found in graph.differences):
-        yield f"{left_out} values at padding were not compared: nn.TransformerEncoder writes 0 there in PyTorch alone."
+        yield Sentence(
+            "{count} values at padding were not compared: nn.TransformerEncoder writes 0 there in PyTorch alone."
+        ).format(count=left_out)
     if len(missing) < len(written.files) and not any(graph.real for graph in order.graphs):
         yield RANDOM_ONLY
 

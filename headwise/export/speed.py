@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headwise.graphs.graph import Graph
 from headwise.kernels.speeds import processor
+from headwise.language import Sentence
 
 BATCHES = (1, 16)
 SECONDS = 0.25  # the time for one graph and batch size, for all runtimes together
@@ -93,4 +94,5 @@ def make_batches(graph: Graph, sizes: Sequence[int] = BATCHES) -> dict[int, tupl
 
 def machine() -> str:
     """Describe this machine: return its processor, its number of cores and its operating system as a text."""
-    return f"{processor()}, {os.cpu_count()} cores, {platform.system()}"
+    told = Sentence("{processor}, {cores} cores, {system}")
+    return told.format(processor=processor(), cores=os.cpu_count(), system=platform.system())

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 import headwise
 from headwise.errors import HeadwiseError, RefusalKind, RequestRefused
+from headwise.language import language
 from headwise.server import metrics as numbers
 from headwise.server.auth import Auth, is_local
 from headwise.server.engine import Engine
@@ -91,7 +92,8 @@ def create(
 
     @get("/docs")
     async def docs(_: Request) -> Response:
-        return HTMLResponse(pages.DOCS, headers={"Content-Security-Policy": pages.POLICY})
+        page, policy = pages.docs(language())
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     @app.post("/explain", include_in_schema=False)
     async def explain(request: Request) -> Response:

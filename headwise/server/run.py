@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # headwise reports errors itself
 
+from headwise.language import Sentence, said
 from headwise.server import logs
 from headwise.server.auth import is_local
 from headwise.server.listening import address, bind, check_tls
@@ -166,21 +167,26 @@ class _Process:
     def _say_where(self, engine: Engine, listener: socket.socket, servers: dict[str, Any]) -> None:
         settings = self._settings
         for served in engine.models():
-            version = "" if served.version == "1" else f", version {served.version}"
-            self._say(f"{served.name}{version}: {served.description.task}, {served.description.platform}")
+            version = Sentence("" if served.version == "1" else ", version {version}").format(version=served.version)
+            task, platform = served.description.task, served.description.platform
+            about = {"name": served.name, "version": version, "task": task, "platform": platform}
+            self._say(said("{name}{version}: {task}, {platform}", **about))
         scheme = "http" if settings.tls_cert is None else "https"
         port = listener.getsockname()[1]
-        self._say(f"HTTP: {scheme}://{address(settings.host, port)} (page: /docs)")
+        where = f"{scheme}://{address(settings.host, port)}"
+        self._say(said("HTTP: {where} (page: /docs)", where=where))
         for name, (_, bound) in servers.items():
-            self._say(f"{PROTOCOLS[name].title} over gRPC: {address(settings.host, bound)}")
+            where = address(settings.host, bound)
+            self._say(said("{protocol} over gRPC: {where}", protocol=PROTOCOLS[name].title, where=where))
         if not is_local(settings.host) and settings.token is None:
-            self._say(
-                f"warning: anyone who reaches {settings.host} can use, load and unload models. Set --token-file, or "
-                "leave --host out"
+            told = Sentence(
+                "warning: anyone who reaches {host} can use, load and unload models. Set --token-file, or leave "
+                "--host out"
             )
+            self._say(said(told.format(host=settings.host)))
         if not is_local(settings.host) and settings.token is not None and settings.tls_cert is None:
-            self._say("warning: without --tls-cert and --tls-key, the token and all texts are sent unencrypted")
-        self._say("Ready. Ctrl-C finishes the accepted requests and stops.")
+            self._say(said("warning: without --tls-cert and --tls-key, the token and all texts are sent unencrypted"))
+        self._say(said("Ready. Ctrl-C finishes the accepted requests and stops."))
 
 
 @contextlib.asynccontextmanager

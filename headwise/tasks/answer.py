@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
-from headwise.language import Sentence
+from headwise.language import Sentence, join
 from headwise.models.span_reader import SpanReader
 from headwise.records import Seen
 from headwise.tasks.columns import Column, Columns, Row, take_text
@@ -241,8 +241,10 @@ class Answer(Task[AnswerOptions]):
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
 
     def columns(self) -> Columns:
-        question = f"the question{limit(self.options.question_length)}"
-        start = f"index of its first character in the context; {NO_ANSWER} if there is no answer"
+        question = join(("the question", limit(self.options.question_length)), "")
+        start = Sentence("index of its first character in the context; {none} if there is no answer").format(
+            none=NO_ANSWER
+        )
         return Columns(
             inputs=(
                 Column("question", "BYTES", says=question),

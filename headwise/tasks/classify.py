@@ -16,7 +16,7 @@ from headwise.errors import ArgumentError, brief
 from headwise.graphs import text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.rows import collect_inputs
-from headwise.language import Sentence
+from headwise.language import Sentence, join
 from headwise.models.bert import Bert
 from headwise.models.text_classifier import TextClassifier
 from headwise.records import Seen
@@ -182,7 +182,7 @@ class Classify(Task[ClassifyOptions]):
         return [self.look_at(self.subwords.read(texts))[0] for texts in rows]
 
     def columns(self) -> Columns:
-        says = {"text": f"the text to classify{limit(self.max_length)}", "text_pair": "the second text"}
+        says = {"text": join(("the text to classify", limit(self.max_length)), ""), "text_pair": "the second text"}
         shown = {"text": "a warm, funny film", "text_pair": "a cold, sad one"}
         names = self._names()
         shares = "probability of each label, in the order of labels"

@@ -20,7 +20,7 @@ from headwise.errors import ArgumentError, HeadwiseError, brief
 from headwise.graphs import causal_language_model, text_encoders
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
-from headwise.language import Sentence
+from headwise.language import Sentence, join
 from headwise.models import Bert, BertConfig
 from headwise.models.bert_checkpoint import save_checkpoint
 from headwise.models.checkpoint import resolve
@@ -181,7 +181,7 @@ class Language(Task[LanguageOptions]):
 
     def columns(self) -> Columns:
         return Columns(
-            inputs=(Column("text", "BYTES", says=self.reads + limit(self.block, part=self.unread)),),
+            inputs=(Column("text", "BYTES", says=join((self.reads, limit(self.block, part=self.unread)), "")),),
             outputs=self.outputs,
             streams=self.streams,
             example={"text": self.example},

@@ -19,6 +19,7 @@ from headwise.errors import ArgumentError
 from headwise.graphs import encoder_decoder
 from headwise.graphs.graph import Graph
 from headwise.graphs.session import Sessions
+from headwise.language import join
 from headwise.models.bert import Bert, BertConfig
 from headwise.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headwise.records import Seen
@@ -279,13 +280,12 @@ class TextToText(Task[TextOptions]):
 
     def columns(self) -> Columns:
         ranked = ", by which beam search ranks texts" if not self.options.sample and self.options.beams > 1 else ""
+        unread = limit(self.options.max_source_length, part=self._unread)
         return Columns(
-            inputs=(
-                Column("text", "BYTES", says=self.reads + limit(self.options.max_source_length, part=self._unread)),
-            ),
+            inputs=(Column("text", "BYTES", says=join((self.reads, unread), "")),),
             outputs=(
                 Column(self.writes, "BYTES", says=f"the {self.writes}"),
-                Column("score", "FP32", says=f"its log-probability{ranked}"),
+                Column("score", "FP32", says=join(("its log-probability", ranked), "")),
             ),
             streams=True,
             example={"text": "Two dogs play in the snow."},

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
 from headwise import doctor, language
-from headwise.doctor import laws
 from headwise.doctor.telling.report import as_text
 from headwise.extras import install
+from headwise.server.run import _Process
 from tests.doctor.laws.specimens import Attention, Causal, Cross, seeded, triangle
 
 from .conftest import Run
 from .test_train import TINY
 
 CODE = r"`[^`]*`|'[^'\n]*'|\"[^\"\n]*\"|^  headwise .*$|^ {16}.*$|\w+Error: [^，。；]*|\S*[\d_/\\=.(){}\[\]<>-]\S*"
-CHECKS = {path.stem for path in Path(laws.__file__).parent.glob("*.py")}  # shown as a list of names
 ROW = re.compile(r"[A-Za-z][a-z]+(?:[ ,;:]+[A-Za-z][a-z]+){2,}")
 
 
 def english(text: str) -> list[str]:
     """The rows of three or more English words, without code, quotations, errors of torch, paths and identifiers."""
-    rows = ROW.findall(re.sub(CODE, "·", text, flags=re.MULTILINE))
-    return [row for row in rows if not CHECKS.issuperset(row.split(", "))]
+    return ROW.findall(re.sub(CODE, "·", text, flags=re.MULTILINE))
 
 
 def test_english_is_found_where_it_is() -> None:
@@ -75,7 +75,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_training_scoring_and_predicting_are_chinese(run: Run, data: Path) -> None:
+def test_training_scoring_predicting_and_serving_are_chinese(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One training; then everything that one does with its folder, mistakes too."""
     columns = ("--text", "评论", "--label", "情感")
     trained = run(
@@ -112,7 +114,41 @@ def test_training_scoring_and_predicting_are_chinese(run: Run, data: Path) -> No
     ):
         told.append(run(*mistake, "--lang", "zh"))
         assert told[-1].code == 2, told[-1]
+    monkeypatch.setattr(_Process, "_until_told", _say_where)
+    told.append(run("serve", "run", "--port", "0", "--grpc-port", "0", "--tensorflow-port", "0", "--lang", "zh"))
+    assert "已就绪。" in told[-1].out
+    for mistake, words in {
+        ("predict", "好电影", "run"): "run 是运行文件夹，应写在前面",
+        ("view", "好电影", "run"): "run 是运行文件夹，应写在前面",
+        ("predict", "--files"): "是不是 '--file'？",
+        ("veiw",): "没有子命令 'veiw'。是不是 'view'？",
+        ("doctor", "torch.nn:Linear", "--set", "heads", "8"): "--set 要写成 名字=值",
+        ("doctor",): "请指定要检查的类",
+    }.items():
+        told.append(run(*mistake, "--lang", "zh"))
+        assert words in told[-1].err
+    assert "是不是 'classify'？可以是：" in run("train", "clasify", "--lang", "zh").err  # then a list of names
+    told.append(run("view", "run", "好电影", "--lang", "zh"))
+    assert re.search("^好电影：预测为 [好差]评，概率 0", told[-1].out)
+    told.append(run("--help", "--lang", "zh"))
+    assert "试一试：headwise view" in told[-1].out
     assert [row for each in told for row in english(each.out + each.err)] == []
+
+
+async def _say_where(process: Any, engine: Any, listener: socket.socket, servers: dict[str, Any]) -> None:
+    """In place of the server's work: what it says when it is ready."""
+    process._say_where(engine, listener, servers)
+
+
+def test_an_export_and_its_card_are_chinese(run: Run, reviews_run: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    told = run("export", reviews_run, "--to", "onnx", "--out", "out", "--no-speed", "--lang", "zh")
+    assert "注意：没有运行 TensorRT" in told.out
+    card = Path("out/card.md").read_text(encoding="utf-8")
+    assert "## 怎样调用" in card
+    assert "训练数据里最多的标签" in card
+    prose = re.sub("```.*?```", "", card, flags=re.DOTALL)
+    assert english(told.out + told.err + prose) == []
 
 
 def test_a_text_that_the_model_cannot_read_is_told_of_with_a_model_that_can(run: Run) -> None:

@@ -46,7 +46,7 @@ def test_a_bug_is_exit_code_1_and_names_its_line(run: Run) -> None:
     assert result.code == BUG
     assert "bug  wrong-scale" in result.out
     assert re.search(r"where +odd\.py:20\n +scores = q @ k", result.out)
-    assert result.out.splitlines()[-1].startswith("1 bug")
+    assert re.search(r"\n1 bug\. Fix .*\n\d notes?: --notes\n$", result.out)
 
 
 def test_it_says_that_it_imports_before_it_does(run: Run, folder: Path) -> None:

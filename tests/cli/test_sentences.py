@@ -59,10 +59,11 @@ WITHOUT = {
     "note: {0} has no modules.json: the vectors are means over all tokens": "path",
     "headwise: {0}: read as a text. To read the file: --file {1}": "path",
     "headwise: {0}: {1}, which reads [UNK] instead": "a part is compared",
+    ", did you mean {0}?": "name",
+    "{0} Did you mean {1}?": "names",
     "always {0}, the commonest in training": "name",
     "DATA is missing: expected, for example, {0}.": "names",
-    "--model {0} from the hub, or the folder of such a model": "name",
-    "make it by `{0}`, then add --model {1}": "names",
+    "for Chinese, a model that reads it learns more: {0}": "names",
     "headwise: this model cannot read such a text. One for Chinese and other languages: {0}": "names",
     "headwise: {0} was given {1} times; it is shown once": "paths",
     "  headwise {0}": "a command",
@@ -213,6 +214,10 @@ def visit_view(console: Console) -> None:
     console.run("view", TEXT)
     model = headwise.Bert.from_pretrained(default_model())
     console.says("{0}, up to {1} tokens", f"{model.config.num_layers} layers", count_of(TEXT))
+    folder = console.request.getfixturevalue("reviews_run")
+    console.run("view", folder, "a good film")
+    (row,) = tasks.load(folder).predict(["a good film"])
+    console.says("{0}: predicted {1}, probability {2}", "a good film", row["label"], float(row["probability"]))
 
 
 def visit_embed(console: Console) -> None:
@@ -361,6 +366,18 @@ def visit_train(console: Console) -> None:
         "are",
         int(rows_held),
     )
+
+
+def visit_new_characters(console: Console) -> None:
+    """Two characters that the model lacks, in two texts each; a third is in one text alone and is not added."""
+    rows = [("龘靐 good", "good"), ("龘靐 bad", "bad"), ("齉 good", "good"), ("a bad film", "bad")]
+    console.write("train.csv", "sentence,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    given = ("--text", "sentence", "--epochs", "1", "--validation", "train.csv", "--out", "run")
+    console.run("train", "classify", "train.csv", *given)
+    console.says(
+        "{0} characters that the model does not know were added to it, with vectors of random words to begin with", 2
+    )
+    assert "for Chinese, a model that reads it learns more: " in console.printed
 
 
 VISITS = [visit for name, visit in list(globals().items()) if name.startswith("visit_")]

@@ -182,8 +182,10 @@ def test_a_terminal_and_no_text_is_a_usage_error(run: Run) -> None:
 def test_a_run_is_looked_at(run: Run, tmp_path: Path, reviews_run: Path) -> None:
     result = run("view", reviews_run, "a good film", "a bad film", "--out", "page.html")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("Wrote page.html (")
-    assert "; 2 inputs, 1 layer, up to " in result.out
+    first, second, last = result.out.splitlines()
+    assert re.match(r"a good film: predicted (good|bad), probability 0\.5", first)
+    assert second.startswith("a bad film: predicted ")
+    assert re.match(r"Wrote page\.html \(\d+ kB; 2 inputs, 1 layer, up to ", last)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "a bad film" in page
     assert "headwise.tasks.load(" in page

@@ -31,6 +31,7 @@ SPOKEN = [
     "doctor/gradients/gradient_report.py",
     "doctor/telling/report.py",
     "worksheet/*.py",
+    "export/card.py",
     "cli/speaking.py",
     "cli/groups.py",
     *(f"kernels/{name}.py" for name in ("decode", "flex", "kernel", "plan", "sdpa", "tiled")),

@@ -154,3 +154,12 @@ def test_the_locale_chooses_the_language_of_the_command() -> None:
     command = [sys.executable, "-m", "headwise", "stats", "--help"]
     told = subprocess.run(command, env={**environment, "LC_ALL": "zh_CN.UTF-8", "PYTHONUTF8": "1"}, capture_output=True)
     assert told.stdout.decode().startswith("用法：")
+
+
+def test_one_space_stands_between_chinese_and_latin_at_the_edge_of_a_value(chinese: None) -> None:
+    assert said(join(["d_model", "n_heads"], " and ")) == "d_model 和 n_heads"
+    empty = "{name} is empty: expected at least one word. Received: {text!r}"
+    assert said(empty, name="standard input", text="").startswith("标准输入是空的")
+    assert said(empty, name="a.csv", text="").startswith("a.csv 是空的")
+    assert said(empty, name="评论", text="").startswith("评论 是空的")  # a name of the user's
+    assert said("headwise: wrote {path}", path="图`1`") == "headwise: 已写入 图`1`"

@@ -13,9 +13,10 @@ import pytest
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from headwise import language
 from headwise.server.app import create
 from headwise.server.listening import bind
-from headwise.server.routes.pages import DOCS
+from headwise.server.routes.pages import docs
 from headwise.server.settings import Settings
 from tests.conftest import launch_chromium
 
@@ -40,7 +41,19 @@ def address() -> Iterator[str]:
 
 
 def test_the_page_names_no_other_site() -> None:
-    assert re.findall(r"https?://", DOCS) == []
+    assert re.findall(r"https?://", docs("en")[0]) == []
+
+
+def test_the_page_is_in_the_language_of_the_server_and_may_run_its_own_script_alone() -> None:
+    language.speak("zh")
+    try:
+        page, policy = docs("zh")
+    finally:
+        language.speak(None)
+    assert '<html lang="zh">' in page
+    assert 'make("h2", "模型")' in page
+    assert "{{" not in page
+    assert policy != docs("en")[1]
 
 
 @pytest.mark.browser
@@ -52,13 +65,15 @@ def test_the_page_asks_for_the_token_and_tries_routes(address: str) -> None:
 
 def _try_routes(address: str) -> None:
     with sync_playwright() as playwright:
-        page = launch_chromium(playwright).new_page()
+        page = launch_chromium(playwright).new_page(viewport={"width": 400, "height": 800})
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}/docs")
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Use it").click()
         page.get_by_role("cell", name="words (version 2)").wait_for()
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
         page.get_by_label("Body for /classify").fill('{"text": "abcd"}')
         page.get_by_role("button", name="Send").first.click()

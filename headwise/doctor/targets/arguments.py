@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from headwise.doctor.targets.places import nearest
+from headwise.doctor.targets.places import nearest, setting_of
 from headwise.errors import DoctorError, shortened
 from headwise.language import Sentence, join
 
@@ -144,13 +144,10 @@ class Settings(types.SimpleNamespace):
         raise AttributeError(f"{owner} has no {name}: add --set {owner}.{name}=VALUE", name=name, obj=self)
 
 
-def parse_setting(text: str, *, option: str = "--set", example: str = "embed_size=64") -> tuple[str, Any]:
-    """`name=value`; the value is a Python literal, true, false, none or a torch dtype, else a string."""
-    name, equals, value = text.partition("=")
-    name = name.strip()
-    if not equals or not all(part.isidentifier() for part in name.split(".")):
-        raise DoctorError(f"{option}: expected name=value, as in {option} {example}. Received: {text!r}")
-    return name, parse_value(value.strip())
+def parse_setting(text: str, *how: str) -> tuple[str, Any]:
+    """As `setting_of`; the value is a Python literal, true, false, none or a torch dtype, else a string."""
+    name, value = setting_of(text, *how)
+    return name, parse_value(value)
 
 
 def parse_value(text: str) -> Any:

@@ -14,6 +14,7 @@ from headwise.doctor.result import Diagnosis
 from headwise.doctor.targets.arguments import by_owner, parse_setting
 from headwise.doctor.targets.keras_backend import begin_backend
 from headwise.doctor.targets.load import Target
+from headwise.doctor.targets.places import OF_SPEC
 from headwise.doctor.targets.size import LARGEST, TooLarge
 from headwise.language import Sentence
 
@@ -65,6 +66,6 @@ def examine(
 
 def parse_spec(stated: Sequence[str]) -> Spec | None:
     """A Spec from `heads=8`, `mask=forbidden`, `roles.x=query`, `parameters.q=to_q`; None if nothing is stated."""
-    given = dict(parse_setting(each, option="--spec", example="heads=8") for each in stated)
+    given = dict(parse_setting(each, *OF_SPEC) for each in stated)
     whole, parts = by_owner(given)
     return Spec.of({**whole, **parts}) if stated else None

@@ -12,6 +12,8 @@ from pathlib import Path
 from headwise.errors import DoctorError
 from headwise.language import Sentence
 
+OF_SPEC = ("--spec", "heads=8")  # for `setting_of`
+
 
 def place_of(text: str, folder: Path | None = None) -> tuple[str, str]:
     """The file or module, and what is called there. DoctorError if a part is missing, or the file is not there."""
@@ -23,6 +25,16 @@ def place_of(text: str, folder: Path | None = None) -> tuple[str, str]:
     if place.endswith(".py") and not (file := Path(place).expanduser()).is_file():
         raise DoctorError(_no_file(file))
     return place, called
+
+
+def setting_of(text: str, option: str = "--set", example: str = "d_model=64") -> tuple[str, str]:
+    """The name and the value of `name=value`. DoctorError for anything else."""
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or not all(part.isidentifier() for part in name.split(".")):
+        told = Sentence("{option}: expected name=value, as in {option} {example}. Received: {text!r}")
+        raise DoctorError(told.format(option=option, example=example, text=text))
+    return name, value.strip()
 
 
 def nearest(name: str, there: Iterable[str]) -> str | None:

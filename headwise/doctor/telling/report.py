@@ -16,11 +16,12 @@ from rich.text import Text
 
 from headwise.doctor.catalogue import CATALOGUE, links
 from headwise.doctor.finding import Finding, Findings, Severity, Where
-from headwise.language import Sentence, counted, join, printable, said
-from headwise.tables import make_console
+from headwise.language import Sentence, counted, join, named, printable, said
+from headwise.tables import make_console, width
 
 _STYLE: dict[Severity, str] = {"bug": "bold red", "risk": "bold yellow", "note": "bold cyan"}
 _MANY = 3  # checks of one reason are listed one by one up to here
+_NARROW = 78  # a terminal has at least so many columns
 _LABEL_WIDTH = 8  # of "evidence", the widest
 
 
@@ -135,10 +136,12 @@ def _parts(diagnosis: Findings, notes: bool) -> Iterator[RenderableType]:
     yield Text()
     worrying = any(x.severity == "risk" for x in diagnosis.findings) or not diagnosis.understood
     style = _STYLE["bug"] if diagnosis.bugs else _STYLE["risk"] if worrying else "bold green"
-    yield Text(conclusion(diagnosis), style=style)
+    last = Text(conclusion(diagnosis), style=style)
     if diagnosis.notes and not notes:
         told = said("{counted}: {names}", counted=counted(len(diagnosis.notes), "note"), names="--notes")
-        yield Text(told, style="dim")
+        between = "  " if width(last.plain) + width(told) < _NARROW else "\n"
+        last.append(f"{between}{told}", style="not bold dim")
+    yield last
 
 
 def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -148,9 +151,10 @@ def _together(unchecked: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(check)
     for why, alike in by_reason.items():
         if len(alike) > _MANY:
-            yield said("{count} checks", count=len(alike)), said("{why}: {names}", why=why, names=", ".join(alike))
+            names = ", ".join(map(named, alike))
+            yield said("{count} checks", count=len(alike)), said("{why}: {names}", why=why, names=names)
         else:
-            yield from ((check, said(why)) for check in alike)
+            yield from ((said(check) if " " in check else named(check), said(why)) for check in alike)
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:

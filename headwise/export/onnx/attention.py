@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.errors import shortened
+from headwise.language import Sentence
 
 Form = Literal["op", "plain"]
 Asked = Literal["auto", "op", "plain"]
@@ -20,27 +21,26 @@ Asked = Literal["auto", "op", "plain"]
 OPSETS: dict[Form, int] = {"op": 23, "plain": 20}
 
 
-def choose(asked: Asked) -> tuple[Form, str]:
+def choose(asked: Asked) -> tuple[Form, Sentence]:
     """Choose how attention is written: return "op" or "plain", and a sentence that says why.
 
     Args:
         asked: "op", "plain", or "auto" = "op" if the installed ONNX Runtime computes it correctly, else "plain".
     """
-    opset = {form: f"(opset {number})" for form, number in OPSETS.items()}
-    if asked == "op":
-        return "op", f"Attention is the standard operator {opset['op']}, as requested."
-    if asked == "plain":
-        return "plain", f"Attention consists of plain operators {opset['plain']}, as requested."
+    op, plain = (
+        Sentence("Attention is the standard operator (opset {opset}): {why}."),
+        Sentence("Attention consists of plain operators (opset {opset}): {why}."),
+    )
+    if asked != "auto":
+        return asked, (op if asked == "op" else plain).format(opset=OPSETS[asked], why=Sentence("as requested"))
     import onnxruntime
 
-    reason = wrong_with_op()
-    version = f"ONNX Runtime {onnxruntime.__version__}"
+    reason, version = wrong_with_op(), f"ONNX Runtime {onnxruntime.__version__}"
     if reason is None:
-        return "op", f"Attention is the standard operator {opset['op']}: {version} computes it correctly."
-    return (
-        "plain",
-        f"Attention consists of plain operators {opset['plain']}: with the operator Attention, {version} {reason}.",
-    )
+        why = Sentence("{version} computes it correctly").format(version=version)
+        return "op", op.format(opset=OPSETS["op"], why=why)
+    why = Sentence("with the operator Attention, {version} {reason}").format(version=version, reason=reason)
+    return "plain", plain.format(opset=OPSETS["plain"], why=why)
 
 
 def translations(form: Form) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -125,7 +125,7 @@ def _write_plain(
 
 
 @functools.cache
-def wrong_with_op() -> str | None:
+def wrong_with_op() -> Sentence | None:
     """Test the operator `Attention` of the installed ONNX Runtime. Return what it does wrong, or None if it is correct.
 
     The result is the end of a sentence, such as "refuses grouped heads (…)". The test runs small calls of each kind
@@ -139,9 +139,10 @@ def wrong_with_op() -> str | None:
         try:
             given = _run_op([tensor.numpy() for tensor in tensors], is_causal)
         except Exception as cause:  # ONNX Runtime's errors have no common class
-            return f"refuses {name} ({shortened(' '.join(str(cause).split()), 120)})"
+            told = shortened(" ".join(str(cause).split()), 120)
+            return Sentence("refuses {name} ({error})").format(name=Sentence(name), error=told)
         if not np.allclose(given, expected.numpy(), atol=1e-5):
-            return f"computes wrong results for {name}"
+            return Sentence("computes wrong results for {name}").format(name=Sentence(name))
     return None
 
 

@@ -11,6 +11,7 @@ from headwise.export.comparing import compared
 from headwise.export.manifest import GraphFile
 from headwise.export.onnx.check import outputs
 from headwise.graphs.graph import Graph, Value
+from headwise.language import Sentence
 
 PROVIDER = "TensorrtExecutionProvider"
 SCRIPT, SHAPES, PROGRAM = "tensorrt.sh", "tensorrt.json", "run_tensorrt.py"
@@ -21,7 +22,7 @@ Sizes = dict[str, tuple[int, int, int]]  # name of an axis -> (smallest, usual, 
 
 def write(
     folder: Path, files: Sequence[GraphFile], graphs: Sequence[Graph], tolerance: float, longest: Mapping[str, int]
-) -> list[str]:
+) -> Sequence[str]:
     """Write the scripts. If ONNX Runtime supports TensorRT, also run each graph on it and compare it with the model.
 
     `longest`: the maximum size of named axes. Returns notes on what was run. May raise OSError.
@@ -41,15 +42,17 @@ def write(
     there = onnxruntime.get_available_providers()
     if PROVIDER not in there:
         return [
-            f"TensorRT was not run: this ONNX Runtime has no {PROVIDER}, only {', '.join(there)}. {SCRIPT} and "
-            f"{PROGRAM} run it on a machine that has it."
+            Sentence(
+                "TensorRT was not run: this ONNX Runtime has no {provider}, only {there}. {script} and {program} run "
+                "it on a machine that has it."
+            ).format(provider=PROVIDER, there=", ".join(there), script=SCRIPT, program=PROGRAM)
         ]
     notes = []
     for file, graph in zip(files, graphs, strict=True):
         given = outputs(folder, file, graph, (PROVIDER, "CPUExecutionProvider"))
         found = compared(graph, given, tolerance, f"{graph.name} on TensorRT")
         furthest = max(found, key=lambda each: each.relative)
-        notes.append(f"TensorRT ran {file.file}: {furthest}.")
+        notes.append(Sentence("TensorRT ran {file}: {furthest}.").format(file=file.file, furthest=furthest))
     return notes
 
 

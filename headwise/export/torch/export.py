@@ -18,6 +18,7 @@ from headwise.export.torch import programs
 from headwise.export.tracing import find_longest, trace
 from headwise.export.writing import Order, Written
 from headwise.graphs.graph import Graph
+from headwise.language import Sentence
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCES = {
@@ -87,7 +88,7 @@ def _compile(
             raise
         for file in found:
             (folder / file.file).unlink()
-        return [], f"No AOTInductor package was made: {cause}."
+        return [], Sentence("No AOTInductor package was made: {cause}.").format(cause=cause)
     return found, (
         "The AOTInductor packages are compiled for processors like the one they were made on. They check no inputs: "
         "tensors that are not contiguous, or too long, give wrong results without an error."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwise.export.format import Format, Option
+from headwise.language import Sentence
 
 if TYPE_CHECKING:
     from headwise.export.manifest import GraphFile, Manifest
@@ -28,7 +29,8 @@ def _more(manifest: Manifest) -> list[str]:
 
     packages = [graph.file for graph in manifest.graphs if graph.file.endswith(PACKAGE)]
     load = f'torch._inductor.aoti_load_package("{packages[0]}")' if packages else ""
-    return [f"Load an AOTInductor package with `{load}`. Its inputs must be contiguous."] if packages else []
+    told = Sentence("Load an AOTInductor package with `{load}`. Its inputs must be contiguous.")
+    return [told.format(load=load)] if packages else []
 
 
 TORCH = Format(

@@ -14,6 +14,8 @@ from starlette.exceptions import HTTPException
 
 from headwise.server.protocols.errors import bad_input, piece, reply
 
+VERSIONED = " (given version)"  # the end of a summary of a route of one version
+
 
 class Route(APIRoute):
     """A route that turns errors into replies of the protocol.
@@ -62,7 +64,7 @@ def add_of_model(routes: APIRouter, path: str, function: OfModel, summary: str, 
     routes.add_api_route(
         f"/models/{{name}}/versions/{{version}}{path}",
         one,
-        summary=f"{summary} (given version)",
+        summary=summary + VERSIONED,
         operation_id=f"{name}_of_version",
         **more,
     )

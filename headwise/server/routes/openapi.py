@@ -11,8 +11,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from headwise.errors import RefusalKind
+from headwise.language import said
 from headwise.server.auth import is_open
 from headwise.server.engine import Engine, Served
+from headwise.server.protocols.routes import VERSIONED
 from headwise.server.routes.rows import plain
 from headwise.tasks.columns import DTYPES, Column
 
@@ -71,6 +73,9 @@ def describe(app: FastAPI, engine: Engine, *, token: bool) -> Schema:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in document["paths"].items():
         for operation in methods.values():
+            operation["tags"] = [said(tag) for tag in operation.get("tags", ())]
+            summary, given, _ = operation.get("summary", "").partition(VERSIONED)
+            operation["summary"] = said(summary) + said(given)
             operation["responses"].pop("422", None)  # FastAPI adds it; here the status is 400
             errors = {code: {"$ref": f"#/components/responses/Error{code}"} for code in _ERRORS}
             if token and not is_open(path):
@@ -91,7 +96,7 @@ def _task(task: str, served: Sequence[Served]) -> Schema:
     return {
         **_asked(served, several=True, streams=streams),
         "operationId": task,
-        "summary": f"Predict with a model of the task {task}",
+        "summary": said("Predict with a model of the task {task}", task=task),
         "responses": {"200": {"description": "The answer.", "content": content}},
     }
 
@@ -202,12 +207,12 @@ def _columns_said(served: Sequence[Served]) -> str:
     """Return a text with one line for each input column of each model, and the names of the outputs."""
     lines = []
     for each in {each.name: each for each in served}.values():  # the newest of several versions
-        lines.append(f"**{each.name}** takes")
+        lines.append(said("**{name}** takes", name=each.name))
         for column in each.description.inputs:
-            may = ", optional" if column.optional else ""
-            lines.append(f"- `{column.name}`{may}{': ' + column.says if column.says else ''}")
+            name = said("`{name}`, optional", name=column.name) if column.optional else f"`{column.name}`"
+            lines.append(f"- {said('{name}: {says}', name=name, says=column.says) if column.says else name}")
         given = ", ".join(f"`{column.name}`" for column in each.description.outputs)
-        lines.append(f"\nand returns {given}.\n")
+        lines.append(f"\n{said('and returns {given}.', given=given)}\n")
     return "\n".join(lines)
 
 

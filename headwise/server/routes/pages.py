@@ -8,26 +8,33 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from headwise.language import said
 from headwise.server.engine import Engine, Served
 from headwise.server.routes.rows import plain
 
-DOCS = Path(__file__).with_name("docs.html").read_text(encoding="utf-8")
+
+@cache
+def docs(spoken: str) -> tuple[str, str]:
+    """Return the page /docs in the language in use, `spoken`, and its content security policy.
+
+    The policy allows only the page's own scripts and styles, and requests to this server.
+    """
+    text = Path(__file__).with_name("docs.html").read_text(encoding="utf-8").replace("{{lang}}", spoken)
+    page = re.sub(r"\{\{(.+?)\}\}", lambda found: said(found[1]), text)
+    policy = (
+        f"default-src 'none'; script-src {_hashes(page, 'script')}; style-src {_hashes(page, 'style')}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy
 
 
-def _hashes(tag: str) -> str:
-    parts = re.findall(rf"<{tag}>(.*?)</{tag}>", DOCS, re.DOTALL)
+def _hashes(page: str, tag: str) -> str:
+    parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts)
-
-
-# Allows only the page's own scripts and styles, and requests to this server.
-POLICY = (
-    f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; "
-    "img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 def index(engine: Engine, address: str, protocols: Mapping[str, str], *, token: bool) -> dict[str, Any]:

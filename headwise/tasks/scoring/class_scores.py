@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from torchmetrics.functional.classification import (
 from headwise.language import Sentence, join
 from headwise.tasks.rows.labels import note_alike
 from headwise.tasks.scores import Scores
+
+_ALWAYS = Sentence("always {label!r}, the commonest in training")
 
 
 def class_scores(
@@ -45,14 +48,18 @@ def class_scores(
         values=_values(said, true, len(labels)),
         count=len(truth),
         baselines={
-            Sentence("always {label!r}, the commonest in training").format(label=commonest): _values(
-                torch.full_like(true, number[commonest]), true, len(labels)
-            )
+            _ALWAYS.format(label=commonest): _values(torch.full_like(true, number[commonest]), true, len(labels))
         },
         labels=tuple(labels),
         confusion=tuple(tuple(int(count) for count in row) for row in confusion.tolist()),
         left_out=(*left_out, *_said(unseen, known)),
     )
+
+
+def recall(baseline: str) -> str:
+    """Return the name of a baseline that was read from a file as the `Sentence` that it was."""
+    found = re.fullmatch("always (.+), the commonest in training", baseline)
+    return Sentence(baseline, str(_ALWAYS), {"label": found[1]}) if found else baseline
 
 
 def _values(said: torch.Tensor, true: torch.Tensor, count: int) -> dict[str, float]:

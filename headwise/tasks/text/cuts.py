@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from headwise.language import Sentence
 
 
-def limit(most: int | None, *, part: str = "the rest") -> str:
+def limit(most: int | None, *, part: str = "the rest") -> Sentence:
     """Return the end of a column's description: how many tokens of a text are read (`most`); "" without a limit."""
-    return "" if most is None else f"; at most {most} tokens are read, {part} is cut"
+    told = Sentence("; at most {most} tokens are read, {part} is cut")
+    return Sentence("") if most is None else told.format(most=most, part=part)
 
 
 def cut(lengths: Iterable[int], most: int | None, *, what: str = "", part: str = "the rest") -> dict[int, str]:

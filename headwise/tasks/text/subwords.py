@@ -59,6 +59,8 @@ class Subwords:
         CheckpointError: a tokenizer that puts no sign before or after a text, or has no sign for unknown tokens.
     """
 
+    added: tuple[str, ...] = ()  #: the characters that `extended` has added
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._backend = self.backend()
@@ -173,7 +175,9 @@ class Subwords:
         known = backend.get_vocab(with_added_tokens=False)
         known |= {piece: len(self) + number for number, piece in enumerate(new)}
         backend.model = tokenizers.models.WordPiece(known, unk_token=self.name(self.unknown))
-        return Subwords(Tokenizer(backend))
+        extended = Subwords(Tokenizer(backend))
+        extended.added = tuple(new)
+        return extended
 
     def _sign(self, names: Sequence[str]) -> int | None:
         """Find the id of the sign with one of these names, else of any token with such a name; None if there is none.

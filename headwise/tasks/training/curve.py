@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headwise.files import writing
+from headwise.language import Sentence, language, said
 
 _TRAINING, _VALIDATION, _SCORE, _BEST = "#7a8794", "#1f5fbf", "#c2571a", "#2b2b2b"
+_CHINESE = (  # fonts, the first that is installed is used; `headwise.plot.fonts` is above this layer
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB"),
+    *("Microsoft YaHei", "SimHei", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei"),
+)
 
 
 @dataclass
@@ -56,6 +61,17 @@ def draw(rows: Sequence[Row], path: Path, best: tuple[str, int] | None) -> None:
     Raises:
         FileError: the file cannot be written.
     """
+    from matplotlib import rc_context
+    from matplotlib.font_manager import fontManager
+
+    there = {entry.name for entry in fontManager.ttflist}
+    font = next((name for name in _CHINESE if name in there), None)
+    say = said if font or language() == "en" else str  # without a font the letters would be boxes
+    with rc_context({"font.family": [font, "sans-serif"] if font and language() != "en" else "sans-serif"}):
+        _draw(rows, path, best, say)
+
+
+def _draw(rows: Sequence[Row], path: Path, best: tuple[str, int] | None, say: Callable[[str], str]) -> None:
     from matplotlib.figure import Figure
 
     validated = [row for row in rows if "validation_loss" in row.scores]
@@ -64,21 +80,22 @@ def draw(rows: Sequence[Row], path: Path, best: tuple[str, int] | None) -> None:
     two = bool(scored) and name != "validation_loss"
     figure = Figure(figsize=(10.0 if two else 5.6, 3.6), layout="constrained")
     losses, *others = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
-    losses.plot([row.epoch for row in rows], [row.loss for row in rows], color=_TRAINING, lw=1.2, label="training")
-    _points(losses, validated, "validation_loss", _VALIDATION)
-    losses.set(title="loss", xlabel="epoch")
+    losses.plot([row.epoch for row in rows], [row.loss for row in rows], color=_TRAINING, lw=1.2, label=say("training"))
+    _points(losses, validated, "validation_loss", _VALIDATION, say("validation"))
+    losses.set(title=say("loss"), xlabel="epoch")
     finite = [value for value in [row.loss for row in rows] if math.isfinite(value)]
     if finite and min(finite) > 0 and max(finite) > 20 * min(finite):
         losses.set_yscale("log")
     for axes in others:
-        _points(axes, scored, str(name), _SCORE)
-        axes.set(title=str(name).replace("_", " "), xlabel="epoch")
+        _points(axes, scored, str(name), _SCORE, say("validation"))
+        axes.set(title=say(str(name).replace("_", " ")), xlabel="epoch")
+    best_told = Sentence("best: {score:.4g}, epoch {epoch:g}")
     for row in [row for row in scored if math.ceil(row.epoch) == best_epoch]:
         for axes in (losses, *others):
             axes.axvline(row.epoch, color=_BEST, lw=0.8, ls=(0, (3, 3)), zorder=0)
         (others[0] if others else losses).plot(
             [row.epoch], [row.scores[str(name)]], "o", ms=9, mfc="none", mec=_BEST,
-            label=f"best: {row.scores[str(name)]:.4g}, epoch {row.epoch:g}",
+            label=say(best_told.format(score=row.scores[str(name)], epoch=row.epoch)),
         )  # fmt: skip
     for axes in (losses, *others):
         axes.spines[["top", "right"]].set_visible(False)
@@ -91,7 +108,7 @@ def draw(rows: Sequence[Row], path: Path, best: tuple[str, int] | None) -> None:
         figure.savefig(part, dpi=150, format="png")
 
 
-def _points(axes: Any, rows: Sequence[Row], name: str, color: str) -> None:
+def _points(axes: Any, rows: Sequence[Row], name: str, color: str, label: str) -> None:
     if rows:
         values = [row.scores[name] for row in rows]
-        axes.plot([row.epoch for row in rows], values, "o-", color=color, lw=1.6, ms=4, label="validation")
+        axes.plot([row.epoch for row in rows], values, "o-", color=color, lw=1.6, ms=4, label=label)

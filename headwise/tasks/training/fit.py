@@ -113,6 +113,8 @@ def _fit(
         torch.manual_seed(options.seed)
         with _in_memory(options, given.keys()):
             task = kind.learn(training, options)
+        if strategies.first():
+            _say(notes.on_characters(getattr(getattr(task, "subwords", None), "added", ())))
     doubts, ended = _train(task, folder, training, held_out, keep=keep, resume=begun)
     scores = None
     if strategies.first():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from headwise.errors import ArgumentError, CheckpointError, FileError
+from headwise.errors import ArgumentError, CheckpointError, FileError, brief
 from headwise.files import locking
 from headwise.language import Sentence
 
@@ -59,13 +59,28 @@ def check_new(folder: Path) -> None:
         )
 
 
-def check_there(folder: Path) -> None:
-    """Raise CheckpointError if there is no such folder."""
+def is_run(text: str) -> bool:
+    """Return whether a text names a run folder; False if it is too long to be a path."""
+    try:
+        return (Path(text) / CONFIG).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def check_first(first: str, inputs: Iterable[str]) -> None:
+    """Raise CheckpointError if one of the inputs is a run folder, which `first` is not."""
+    if run := next((each for each in inputs if is_run(each)), None):
+        told = Sentence("{run} is a run folder: it goes first, before its inputs. Received first: {first}")
+        raise CheckpointError(told.format(run=run, first=brief(first)))
+
+
+def check_there(folder: Path, *inputs: str) -> None:
+    """Raise CheckpointError if there is no such folder; it says so if one of the inputs after it is a run folder."""
     if not folder.is_dir():
+        check_first(str(folder), inputs)
         what = "is a file" if folder.exists() else "is not there"
         raise CheckpointError(
-            Sentence(
-                "{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one; "
-                "--resume only continues it"
-            ).format(folder=folder, what=what)
+            Sentence("{folder} {what}: expected a run folder. `headwise train ... --out {folder}` writes one").format(
+                folder=folder, what=what
+            )
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwise.errors import ArgumentError
 from headwise.language import Sentence, join
+from headwise.models.chinese import find_way
 from headwise.tasks.rows.labels import read_number
 
 if TYPE_CHECKING:
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 ENOUGH = 20
 
 _SHOWN = 5  # labels named in one sentence
+
+
+def on_characters(added: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on the characters of the data that were added to a pretrained model, and have no meaning yet."""
+    if not added:
+        return ()
+    told = Sentence(
+        "{count} characters that the model does not know were added to it, with vectors of random words to begin with"
+    ).format(count=len(added))
+    if not any("\u3400" <= piece[-1] <= "\u9fff" for piece in added):
+        return (told,)
+    better = Sentence("for Chinese, a model that reads it learns more: {way}").format(way=find_way())
+    return (join((told, better), "; "),)
 
 
 def on_validation(training: Data, held_out: Data, *, examples: int, by: str | None) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ def test_a_value_is_a_literal_or_else_a_string() -> None:
     }
     assert {text: parse_setting(f"a={text}") for text in values} == {text: ("a", x) for text, x in values.items()}
     for text in ("a", "1a=2", "config.=1"):
-        with pytest.raises(DoctorError, match="expected name=value, as in --set embed_size=64"):
+        with pytest.raises(DoctorError, match="expected name=value, as in --set d_model=64"):
             parse_setting(text)
 
 

@@ -70,7 +70,7 @@ def test_a_report_says_all_of_a_finding() -> None:
     [
         (diagnosis(unchecked={}), "Healthy: no bug, no risk."),
         (diagnosis(), "No bug and no risk was found, but 1 check could not be made."),
-        (diagnosis(NOTE, unchecked={}), "Healthy: no bug, no risk.\n1 note: --notes"),
+        (diagnosis(NOTE, unchecked={}), "Healthy: no bug, no risk.  1 note: --notes"),
         (diagnosis(RISK, RISK, unchecked={}), "No bug; 2 risks."),
         (diagnosis(SCALE, unchecked={}), "1 bug. Fix wrong-scale at my_model.py:31, then run the doctor again."),
         (Diagnosis("X", ()), "No bug was found, but nothing was understood either."),
