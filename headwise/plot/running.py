@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,7 @@ SIZE = 9.0  # points
 PITCH = 1.8  # line spacing, as a multiple of the font size
 ABOVE, BELOW = 0.98, 0.36  # a token's background above and below the base line, as multiples of the font size
 TALLEST = 100.0  # inches
+FRAME, AROUND = 1.2, 2.6  # points of the frame of the chosen token, and of it with the paper on both sides
 BAR_LENGTH, BAR_HEIGHT, BAR_DEPTH = 1.4, 0.08, 0.44
 HIDE = -1.0  # stands for the weight of the hidden key
 ZERO_WIDTH_JOINER, RIGHT_TO_LEFT_MARK = "\u200d", "\u200f"
@@ -120,23 +121,26 @@ def text(
         pieces = _pieces(shown)
         letters = Letters([*(piece.text for piece in pieces), title])
         title = letters.of(title)
-        pieces = [piece if piece.text.isspace() else Piece(letters.of(piece.text), piece.place) for piece in pieces]
         hidden = sink_key(subject.record, subject.example) if hide_sink and row is not None else None
         weights = compute_weights(subject, (len(subject.rows), len(subject.cols)), hidden)
-        framed = asking.places[0] if _is_same_text(subject) and asking.places[0] in shown.places else None
+        framed = {*asking.places[:1]} & {*shown.places} if _is_same_text(subject) else set()
+        pieces = [
+            piece if piece.text.isspace() else Piece(letters.of(piece.text), piece.place, piece.place in framed)
+            for piece in pieces
+        ]
 
         inner = (width or PAGE) - 2 * EDGE
         lines = _lines(pieces, letters, inner)
         if width is None:
             inner = min(inner, max([COLUMN - 2 * EDGE, *(_width(line, letters) + 0.02 for line in lines)]))
-        notes = [] if framed is None else [f"framed: the {asking.word}"]
+        notes = [f"framed: the {asking.word}"] if framed else []
         notes += [*hidden_note(subject, weights, letters), *scale_note(scale)]
         figure, axes, bar = _page(letters, title, [MASKED_NOTE] * weights.masked, notes, inner, len(lines))
         norm = choose_norm(scale, vmax or weights.top)
         shades = dict(zip(shown.places, weights.values.ravel(), strict=True))
         if weights.hidden is not None:
             shades[subject.cols.places[weights.hidden]] = HIDE
-        grounds = _draw_lines(axes, letters, lines, shades, framed, norm, colours(cmap))
+        grounds = _draw_lines(axes, letters, lines, shades, norm, colours(cmap))
         add_bar(figure, letters, grounds, bar, "horizontal")
         return write(figure, path, letters, title)
 
@@ -166,6 +170,7 @@ class Piece:
 
     text: str
     place: int | None = None  # the index of the token; None = text between tokens
+    framed: bool = False
 
     @property
     def is_break(self) -> bool:
@@ -218,7 +223,7 @@ def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list
             lines.append([])
             used = 0.0
             continue
-        word = [Piece(letters.cut(piece.text, SIZE, width), piece.place) for piece in word]
+        word = [replace(piece, text=letters.cut(piece.text, SIZE, width)) for piece in word]
         taken = _width(word, letters)
         if used and used + taken > width:
             lines.append([])
@@ -226,7 +231,7 @@ def _lines(pieces: Sequence[Piece], letters: Letters, width: float) -> list[list
         if not used and word[0].text.isspace():
             continue
         for piece in word:  # a word longer than a line is broken anywhere
-            wide = letters.width(piece.text, SIZE)
+            wide = _width([piece], letters)
             if used and used + wide > width:
                 lines.append([])
                 used = 0.0
@@ -251,7 +256,8 @@ def _is_wide(character: str) -> bool:
 
 
 def _width(line: Sequence[Piece], letters: Letters) -> float:
-    return sum(letters.width(piece.text, SIZE) for piece in line)
+    """Return the inches that pieces take: a frame stands outside of its token, so that the token can be read."""
+    return sum(letters.width(piece.text, SIZE) + piece.framed * 2 * AROUND / 72 for piece in line)
 
 
 # --- Drawing, in inches from the top left of the text -----------------------------------------------------------------
@@ -285,7 +291,6 @@ def _draw_lines(
     letters: Letters,
     lines: Sequence[Sequence[Piece]],
     shades: Mapping[int, float],
-    framed: int | None,
     norm: Normalize,
     cmap: Colormap,
 ) -> PatchCollection:
@@ -293,31 +298,34 @@ def _draw_lines(
     base = find_direction([piece.text for line in lines for piece in line])
     font, edge = letters.properties(SIZE), axes.get_xlim()[1]
     boxes: dict[int, Box] = {}
+    frames: list[Box] = []
     for number, line in enumerate(lines):
         drawn = _drawn(line, letters, base)
-        x = edge - sum(wide for _, _, wide in drawn) if base == "R" else 0.0
+        x = edge - sum(wide for _, wide in drawn) if base == "R" else 0.0
         y = (number + 0.5 + (ABOVE - BELOW) / 2 / PITCH) * SIZE * PITCH / 72
-        for text, place, wide in drawn:
-            ink = FAINT
+        for piece, wide in drawn:
+            ink, place, beside = FAINT, piece.place, piece.framed * AROUND / 72
             if place is not None:
                 boxes[place] = (x, y - ABOVE * SIZE / 72, wide, (ABOVE + BELOW) * SIZE / 72)
+                frames += [(x + beside / 2, boxes[place][1], wide - beside, boxes[place][3])] * piece.framed
                 if shades[place] >= 0:
                     ink = ink_on(cmap(norm(shades[place])))
-            axes.text(x, y, text, fontproperties=font, color=ink, va="baseline", parse_math=False, zorder=3)
+            axes.text(
+                x + beside, y, piece.text, fontproperties=font, color=ink, va="baseline", parse_math=False, zorder=3
+            )
             x += wide
     shaded = sorted(place for place in boxes if shades[place] >= 0)
     grounds = add_boxes(axes, [boxes[place] for place in shaded], cmap=cmap, norm=norm, zorder=1)
     grounds.set_array(np.array([shades[place] for place in shaded]))
     add_hatched(axes, [box for place, box in boxes.items() if np.isnan(shades[place])])
     add_boxes(axes, [box for place, box in boxes.items() if shades[place] == HIDE], facecolor=HIDDEN)
-    for width, colour in ((2.6, PAPER), (1.2, INK)):  # visible on dark backgrounds too
-        frames = [boxes[framed]] if framed is not None else []
+    for width, colour in ((AROUND, PAPER), (FRAME, INK)):  # visible on dark backgrounds too
         add_boxes(axes, frames, facecolor="none", edgecolor=colour, linewidth=width, zorder=2)
     return grounds
 
 
-def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tuple[str, int | None, float]]:
-    """Return (text, index of the token, width) of each piece of a line, from left to right."""
+def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tuple[Piece, float]]:
+    """Return the pieces of a line from left to right, as they are drawn, each with its width."""
     texts = [piece.text for piece in line]
     ways = arrange(texts, base)
     if any(way == "R" for _, way in ways):
@@ -329,4 +337,5 @@ def _drawn(line: Sequence[Piece], letters: Letters, base: Direction) -> list[tup
             for i, way in ways:
                 if way == "R" and not texts[i].isspace():
                     texts[i] = RIGHT_TO_LEFT_MARK + texts[i]
-    return [(texts[i], line[i].place, letters.width(texts[i], SIZE)) for i, _ in ways]
+    drawn = [replace(line[i], text=texts[i]) for i, _ in ways]
+    return [(piece, _width([piece], letters)) for piece in drawn]

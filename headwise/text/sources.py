@@ -159,7 +159,7 @@ def _read_encoding(encoding: Encoding, names: list[str], text: Text | None, spel
 def _read_names(names: list[str], spelling: Spelling) -> Tokens:
     special = [is_sign(name) for name in names]
     text, offsets, begins = rebuild_from_names(names, special, spelling)
-    if spelling.letters_are_bytes and spelling.has_spaces:
+    if spelling.has_spaces and not spelling.spaces_are_marked:
         numbers = number_words(text, offsets, special)
     else:
         numbers = [count - 1 for count in accumulate(begins)]

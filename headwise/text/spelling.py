@@ -4,6 +4,7 @@
     ▁the ▁ <0xE7>   sentencepiece, T5, Llama 2, Gemma: ▁ is a space; unknown characters are numbered bytes
     un ##believ     WordPiece, BERT: ## means that the token continues the word
     un believ</w>   GPT, CLIP: </w> means that the word ends; CLIP writes bytes as GPT-2 does
+    the ' ' t h e   characters, or pieces of a text as they are: one of them is a space or begins with one
 
 Only the names show which spelling it is, so all names of a batch are examined. A name in none of these spellings
 stands for itself.
@@ -48,6 +49,7 @@ class Spelling:
     letters_are_bytes: bool = False  # GPT-2: Ġ is a space
     spaces_are_marked: bool = False  # sentencepiece: ▁ is a space
     word_ends_are_marked: bool = False  # CLIP: </w>
+    spaces_are_written: bool = False  # characters of a text: a space is a space
 
     @classmethod
     def of(cls, batch: Iterable[Sequence[str]]) -> Spelling:
@@ -57,15 +59,16 @@ class Spelling:
         ended = any(name.endswith(WORD_END) and name != WORD_END for name in every)
         if sum("▁" in name for name in every) > sum(map(bool, map(_CONTINUES.match, every))):
             return cls(spaces_are_marked=True)
-        return cls(
-            letters_are_bytes=_are_bytes([[name.removesuffix(WORD_END) for name in names] for names in batch]),
-            word_ends_are_marked=ended,
-        )
+        if _are_bytes([[name.removesuffix(WORD_END) for name in names] for names in batch]):
+            return cls(letters_are_bytes=True, word_ends_are_marked=ended)
+        return cls(word_ends_are_marked=ended, spaces_are_written=any(name.startswith(" ") for name in every))
 
     @property
     def has_spaces(self) -> bool:
         """Whether the names of the tokens show where spaces are."""
-        return self.spaces_are_marked or (self.letters_are_bytes and not self.word_ends_are_marked)
+        if self.letters_are_bytes:
+            return not self.word_ends_are_marked
+        return self.spaces_are_marked or self.spaces_are_written
 
     def find_bytes(self, name: str) -> bytes:
         """Return the UTF-8 bytes that a token spells, without the mark </w>. Not for special tokens."""

@@ -94,8 +94,12 @@ def test_the_asking_token_is_framed_where_it_stands(seen: Seen) -> None:
     figure = text(seen, layer=0, row=2)
     box = framed(figure)[0].get_paths()[0].get_extents()
     x, y = next((x, y) for piece, x, y in pieces(figure) if piece == "sat")
-    assert box.x0 == pytest.approx(x)
+    half = framed(figure)[0].get_linewidth()[0] / 144  # of a line of the frame, in inches: no line crosses a letter
+    assert box.x0 + half == pytest.approx(x)
     assert box.y0 < y < box.y1
+    single = text(make_record(4, 4), tokens=tokens_of(*"pile"), row=2)
+    box = framed(single)[0].get_paths()[0].get_extents()
+    assert (box.x0 + half, box.x1 + half) == pytest.approx([x for _, x, _ in pieces(single)[2:]])
     assert not framed(text(seen, layer=0, row=2, cols=slice(3, 6)))
     cross = make_seen(1, "cross")
     cross.tokens = {"target": WORDS, "source": [word.upper() for word in WORDS]}
@@ -133,7 +137,7 @@ def test_line_breaks_spaces_and_signs_of_the_text_are_kept() -> None:
 
 def test_chinese_is_wrapped_between_characters() -> None:
     characters = "人工智能改变世界注意力机制很重要" * 4
-    figure = text(make_record(64, 64), tokens=tokens_of(*characters), row=0, width=3.3)
+    figure = text(make_record(64, 64), tokens=tokens_of(*characters), row=63, width=3.3)
     lines = {y for _, _, y in pieces(figure)}
     counts = [sum(y == line for _, _, y in pieces(figure)) for line in sorted(lines)]
     assert len(set(counts[:-1])) == 1

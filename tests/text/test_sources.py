@@ -31,6 +31,22 @@ def names(tokenizer: PreTrainedTokenizerFast, batch: BatchEncoding) -> list[list
     return [tokenizer.convert_ids_to_tokens(ids) for ids in batch["input_ids"]]
 
 
+@pytest.mark.parametrize(
+    ("names", "text", "words"),
+    [
+        (list("to be\nor"), "to be\nor", ("to", "be", "⏎", "or")),
+        (["to", " be", " or"], "to be or", ("to", "be", "or")),
+        (["to", "be", "or"], "to be or", ("to", "be", "or")),  # no name shows a space: one is between any two
+    ],
+)
+def test_names_that_show_their_spaces_are_joined_without_others(
+    names: list[str], text: str, words: tuple[str, ...]
+) -> None:
+    (tokens,) = as_tokens(names)
+    assert tokens.text == text
+    assert tokens.words().labels == words
+
+
 class TestByteLevel:
     TEXT = "the cats 猫🐈é\n<mask>  the"
     LABELS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,37 @@ def test_nothing_is_suggested_where_nothing_is_worth_it(shared: Page, tmp_path: 
     scores[300, 100] = 20
     other_page(tab, tmp_path, [f"word{i}" for i in range(400)], scored(scores))
     assert lines(tab)[1].startswith("That is 400 times an even share")
+
+
+def test_no_pair_is_suggested_where_few_tokens_are_known(shared: Page, tmp_path: Path) -> None:
+    for unknown, suggested in ((3, ["pair"]), (4, [])):  # of 10
+        found = Seen([scored(even(), looking(IT, ANIMAL))])
+        found.tokens = [WORDS]
+        others = [place for place in range(LENGTH) if place not in (IT, ANIMAL)][:unknown]
+        (tokens,) = found.tokens
+        found.tokens = [replace(tokens, unknown=tuple(place in others for place in range(LENGTH)))]
+        open_page(shared, tmp_path, found)
+        kinds = shared.locator(".opening li button").evaluate_all("(all) => all.map(({ dataset }) => dataset.kind)")
+        assert kinds == suggested
+        assert state(shared)["pinRow"] == (IT if suggested else None)
+        assert (len(lines(shared)), lines(shared)[0][:9]) == ((3, "layer 0 ·") if suggested else (1, "The model"))
+
+
+def test_the_sink_can_be_hidden_where_there_is_one(shared: Page, tmp_path: Path) -> None:
+    sink = even()
+    sink[:, 0] = 5
+    for scores, offered in ((sink, True), (even(), False)):
+        other_page(shared, tmp_path, [f"w{i}" for i in range(LENGTH)], scored(scores))
+        for view in ("head", "text", "lines", "surface"):
+            shared.evaluate("(view) => headwise.state.set({ view })", view)
+            assert shared.get_by_role("button", name="Hide the sink").is_visible() == offered
+    shared.keyboard.press("h")
+    assert shared.get_by_role("button", name="Hide the sink", pressed=True).is_visible()
+
+
+def test_chinese_has_no_space_before_a_percent_sign(shared: Page, page: str) -> None:
+    opened(shared, page, "lang=zh")
+    assert lines(shared)[0] == "第 1 层 · 第 1 头：it 关注 animal，权重 69%。"
 
 
 def test_narrow_pages_show_the_map_first(tab: Page, page: str) -> None:

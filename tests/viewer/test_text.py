@@ -350,3 +350,34 @@ def test_the_python_gives_what_is_in_sight(
         assert [label for _, label in printed] == items.locator("bdi").all_text_contents()
         weights = [float(item.get_attribute("data-weight") or -1) for item in items.all()]
         np.testing.assert_allclose([float(weight) for weight, _ in printed], weights, atol=WITHIN)
+
+
+def test_levels_are_offered_that_put_tokens_together(tab: Page, tmp_path: Path) -> None:
+    seen = headwise.attention(*torch.randn(3, 1, 2, 8, 4), record=True)[1]
+    for names, offered in ((list("to be or"), ["tokens", "words", "sentences"]), (WORDS, ["tokens", "sentences"])):
+        found = Seen([seen])
+        found.tokens = [names]
+        show(tab, tmp_path, found, "row=0")
+        buttons = tab.get_by_role("group", name="Read as").get_by_role("button")
+        assert buttons.all_inner_texts() == offered
+    tab.keyboard.press("w")
+    assert tab.evaluate("headwise.state.level") == "sentences"
+
+
+def test_nothing_of_the_caption_is_cut_on_a_phone(tab: Page, tmp_path: Path) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    show(tab, tmp_path, seen_of(record()), "")
+    tab.locator(".attention-caption .title", has_text="layer 0 · head 0").wait_for()
+    assert tab.locator(".attention-caption .title").evaluate("(one) => one.scrollWidth - one.clientWidth") <= 0
+    assert "cell" not in tab.locator("footer .cell").inner_text()  # a text has none
+    tab.set_viewport_size({"width": 1280, "height": 860})
+
+
+def test_special_tokens_look_like_no_edit(tab: Page, tmp_path: Path) -> None:
+    """Both are chips; a border in the colour of an error belongs to edits."""
+    show(tab, tmp_path, seen_of(record(16), tokens=[tokens_of(PIECES)]))
+    sign = tab.locator(".running .chip").first
+    assert sign.evaluate("(one) => getComputedStyle(one).boxShadow") == "none"
+
+
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "and", "slept"]

@@ -32,11 +32,16 @@ def visit_the_header(reader: Reader) -> None:
     reader.says("{n} key/value", facts, n=2)
     reader.says("{tokens} ({n} more did not fit)", facts, tokens="15 tokens", n=7)
     reader.says("{n} tokens", facts, n=15)
-    reader.says("{n} of {all} tokens are unknown to this model", facts, n=2, all=15)
+    reader.says("{tokens}, {n} unknown to this model", facts, tokens="15 tokens (7 more did not fit)", n=2)
     reader.says("… {n} more tokens did not fit into the model", ".view-text .cut", n=7)
-    seen.tokens = [replace(text, unknown=tuple(place == 2 for place in range(15)))]
+    seen.tokens = [replace(text, unknown=tuple(place < 5 for place in range(15)))]
     reader.open(seen, "view=head")
-    reader.says("{n} of {all} tokens is unknown to this model", facts, n=1, all=15)
+    reader.says(
+        "The model knows {n} of the {all} tokens as [UNK] only: its attention says little about this text.",
+        INSIGHT,
+        n=5,
+        all=15,
+    )
     reader.tab.locator(".search input").fill("w1")  # w1, w10, …, w14
     reader.tab.locator(".search input").press("Enter")
     reader.tab.locator(".search input").press("Enter")
@@ -130,6 +135,20 @@ def visit_the_insights(reader: Reader) -> None:
         INSIGHT,
         **found,
     )
+
+
+def visit_labels_that_are_left_out(reader: Reader) -> None:
+    """All 16 have room; of 57 every second, fifth or tenth has the 15 pixels of a label."""
+    for length in (16, 57):
+        reader.open(look(record(length=length)), "view=head&hints=false")
+        reader.tab.wait_for_function("() => headwise.app.view.map.plates.complete")
+        cell = reader.tab.evaluate("headwise.app.view.map.rows.z")
+        n = next(n for n in (1, 2, 5, 10) if n * cell >= 15)
+        assert (n > 1) == (length > 16)
+        if n > 1:
+            reader.says("Labels name one token in {n}; zoom in for all", ".legend .about", n=n)
+        else:
+            assert "Labels" not in reader.tab.locator(".legend .about").inner_text()
 
 
 def visit_a_head(reader: Reader) -> None:

@@ -159,7 +159,8 @@ export class App {
   }
 
   headName(layer, head) {
-    return `${this.plainHeadName(layer, head)}${this.live?.isOff(layer, head) ? ` (${say("off")})` : ""}`;
+    const name = this.plainHeadName(layer, head);
+    return this.live?.isOff(layer, head) ? say("{name} ({what})", { name, what: say("off") }) : name;
   }
 
   plainHeadName(layer, head) {

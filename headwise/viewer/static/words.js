@@ -38,6 +38,10 @@ export function aboutSaid({ model, date, version }) {
 // A whole number: 1,048,576.
 export const whole = (number) => number.toLocaleString("en");
 
+// A share of 1, with two digits: 64 %. Chinese sets no space before the sign.
+const SHARE = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 2 });
+export const percent = (share) => SHARE.format(share).replace("%", language === "zh" ? "%" : " %");
+
 // The sentences that stayed English for lack of a translation: a test reads them.
 export const untranslated = new Set();
 

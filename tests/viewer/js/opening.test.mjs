@@ -10,7 +10,9 @@ const pair = (weight, keys, place) => ({ layer: 0, head: 0, row: 1, col: 2, weig
 const support = (values, queries = 9, chance = [0.1]) => ({ values, queries: values.map(() => queries), chance });
 const none = { previous: support([0, 0]), first_visible: support([0, 0]), induction: null };
 const supports = (given) => ({ supports: { ...none, ...given } });
-const kinds = (pairs, layers) => worthALook({ pairs, layers }).map(({ kind }) => kind);
+const rows = { unknown: [false, false, true, false] };
+const known = { rows, cols: rows };
+const kinds = (pairs, layers) => worthALook({ pairs, layers, ...known }).map(({ kind }) => kind);
 
 test("the strongest pair first, then patterns that exist, then other pairs", () => {
   const layers = [
@@ -19,7 +21,7 @@ test("the strongest pair first, then patterns that exist, then other pairs", () 
   ];
   const pairs = [pair(0.9, 10), pair(0.8, 10)];
   assert.deepEqual(kinds(pairs, layers), ["pair", "previous", "sink", "pair"]);
-  const [first, previous, sink] = worthALook({ pairs, layers });
+  const [first, previous, sink] = worthALook({ pairs, layers, ...known });
   assert.deepEqual(first, { kind: "pair", layer: 0, head: 0, row: 1, col: 2, value: 0.9, keys: 10 });
   assert.deepEqual([previous, sink], [
     { kind: "previous", layer: 0, head: 0, value: 0.9, queries: 8 }, { kind: "sink", layer: 1, head: 1, value: 0.5, queries: 9 },
@@ -37,22 +39,19 @@ test("a pattern has five queries, and is twice as strong as chance", () => {
 });
 
 test("two inputs of models of one shape open on Compare", () => {
-  const input = (...heads) => ({ stacks: [{ place: 0, pairs: [pair(0.9, 10)], layers: heads.map((each) => ({ heads: each })) }] });
+  const input = (...heads) => ({ stacks: [{ place: 0, pairs: [pair(0.9, 10)], ...known, layers: heads.map((each) => ({ heads: each })) }] });
   const view = (...inputs) => openingOf({ inputs }).view;
   assert.deepEqual([view(input(2, 2), input(2, 2)), view(input(2, 2), input(2, 4)), view(input(2, 2), input(2))], ["compare", undefined, undefined]);
   assert.deepEqual([view(input(2, 2)), view(input(2), input(2), input(2))], [undefined, undefined]);
 });
 
 test("a page opens with the strongest pair of the first input", () => {
-  const stacks = [
-    { place: 0, pairs: [pair(0.5, 10)], layers: [] },
-    { place: 1, pairs: [pair(0.9, 10, { layer: 2, head: 3 })], layers: [] },
-    { place: 2, pairs: [], layers: [] },
-  ];
+  const given = [[pair(0.5, 10)], [pair(0.9, 10, { layer: 2, head: 3 })], []];
+  const stacks = given.map((pairs, place) => ({ place, pairs, layers: [], ...known }));
   assert.deepEqual(openingOf({ inputs: [{ stacks }] }), {
     input: 0, stack: 1, layer: 2, head: 3, row: null, col: null, pinRow: 1, pinCol: 2,
   });
-  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [], layers: [] }] }] }), null);
+  assert.equal(openingOf({ inputs: [{ stacks: [{ place: 0, pairs: [], layers: [], ...known }] }] }), null);
 });
 
 test("the sink is the first column in which anything is allowed", async () => {

@@ -93,10 +93,14 @@ function sourceOf(facts, cells, answersOf) {
   return { title, about, made, tolerance, statistics, kind, live, small, inputs };
 }
 
-// An axis of very many tokens has only its length, and labels if its positions have names; otherwise it is `numbered`.
-// Each of its tokens is a word and a sentence of its own. `long`: views that show each token have nothing to show.
+// An axis of very many tokens has only its length, and labels if its positions have names. Each of its tokens is a word
+// and a sentence of its own. `long`: views that show each token have nothing to show. `numbers`: the names of its positions
+// are their numbers, or times, which grow.
 function axisOf(axis) {
-  if (axis.labels && !axis.count) return { ...axis, length: axis.labels.length, long: false, numbered: false };
+  if (axis.labels && !axis.count) {
+    const numbers = axis.text === false && axis.labels.every((label) => /^[\d.]+( s)?$/.test(label));
+    return { ...axis, length: axis.labels.length, long: false, numbers };
+  }
   const { count, first, ...known } = axis;
   const [labels, index] = [axis.labels ?? new Array(count), new Uint32Array(count)];
   for (let i = 0; i < count; i++) index[i] = i;
@@ -104,7 +108,7 @@ function axisOf(axis) {
   const [no, none] = [new Array(count).fill(false), new Array(count).fill("")];
   const each = { index, labels };
   const own = { labels, gaps: none, pieces: labels, special: no, unknown: no, words: each, sentences: each };
-  return { ...known, ...own, length: count, long: true, numbered: !axis.labels };
+  return { ...known, ...own, length: count, long: true, numbers: !axis.labels };
 }
 
 // ---- in the page itself

@@ -21,6 +21,7 @@
 //                              end in that row
 //   map.reach                  if the head is nearly uniform, colours show even shares, from 1 - reach to 1 + reach; else null
 //   map.sink                   the hidden column, null = none
+//   map.labelsSaid             that labels are left out, in words; "" = all are drawn
 //   map.size, map.drawOn(context)    [width, height] of the visible part, and a function that draws it, for picture()
 //   map.centreOf(row, col)     the centre of a cell, in pixels of the element
 //   map.settled()              a promise, resolved when the visible part is exact and drawn
@@ -33,7 +34,7 @@
 import { drawCells } from "./cells.js";
 import { element } from "../shell/element.js";
 import { listen } from "./gestures.js";
-import { gutterFor, widthsOf } from "./labels.js";
+import { gutterFor, stepOf, widthsOf } from "./labels.js";
 import { drawOver } from "./overlay.js";
 import { Plates } from "./plates.js";
 import { Side, fit, lookAt, sightOf } from "./viewport.js";
@@ -120,7 +121,15 @@ export class HeatMap {
   // Pixels for a horizontal column label, if all labels have room, and for numbers; 0 = labels are rotated.
   get level() {
     const [width] = this.widthsOfColumns;
-    return this.cols.z >= width + 6 || this.what.cols.text === false ? width + 3 : 0;
+    return this.cols.z >= width + 6 || this.what.cols.numbers ? width + 3 : 0;
+  }
+
+  // That labels are left out, in words: those that are drawn would else read as the text. Numbers tell it themselves.
+  get labelsSaid() {
+    if (!this.width) return "";
+    const steps = [[this.what.rows, stepOf(this.rows)], [this.what.cols, stepOf(this.cols, this.level || undefined)]];
+    const n = Math.max(...steps.map(([axis, step]) => (axis.numbers ? 1 : step)));
+    return n > 1 ? say("Labels name one token in {n}; zoom in for all", { n }) : "";
   }
 
   get reach() {

@@ -47,11 +47,11 @@ export function drawColumns(context, axis, side, edge, marks, style, level) {
 
 // Pixels that the labels of an axis take, [horizontal, rotated]. In a long text the longest labels are cut; at most
 // MEASURED labels are measured.
-export function widthsOf(context, { labels, numbered }, style) {
+export function widthsOf(context, { labels, numbers }, style) {
   context.font = fontOf(style, true);
   const each = Math.ceil(labels.length / MEASURED);
   // The last of very many numbers is the longest, and must not be cut.
-  const some = numbered ? labels.slice(-1) : labels.filter((_, i) => i % each === 0);
+  const some = numbers ? labels.slice(-1) : labels.filter((_, i) => i % each === 0);
   const most = (measure) => {
     const widths = some.map(measure).sort((a, b) => a - b);
     return Math.min(WIDEST, Math.ceil(widths[Math.ceil(widths.length * (widths.length > FEW ? 0.95 : 1)) - 1]));
@@ -79,7 +79,7 @@ export function write(context, text, x, y, { font, colour, align = "left" }) {
 // size: pixels of a label along the side of the map.
 function drawn(side, { cell, pin }, size = LINE) {
   const [first, past] = side.cells;
-  const every = roundStep((size + SPACE) / side.z);
+  const every = stepOf(side, size);
   const middle = side.low + side.room / 2;
   const inSight = (i) => i >= first && i < past && Math.abs(side.place(i + 0.5) - middle) <= side.room / 2 + 1;
   const apart = (i, others) => others.every((j) => Math.abs(i - j) * side.z >= size + 1);
@@ -91,6 +91,9 @@ function drawn(side, { cell, pin }, size = LINE) {
   }
   return [...others, ...marked];
 }
+
+// One label in how many has room. size: pixels of a label along the side of the map.
+export const stepOf = (side, size = LINE) => roundStep((size + SPACE) / side.z);
 
 // The smallest of 1, 2, 5, 10, 20 … that is at least this number.
 function roundStep(least) {

@@ -4,7 +4,7 @@ import CSS from "./legend.css" with { type: "text" };
 import { SCALES, picture } from "./colour.js";
 import { write } from "./labels.js";
 import { element } from "../shell/element.js";
-import { say } from "../words.js";
+import { percent, say } from "../words.js";
 
 const STEPS = 256;
 const PLACES = [0, 0.25, 0.5, 0.75, 1]; // the places of the ticks along the bar
@@ -40,7 +40,7 @@ export class ColourBar {
   texts() {
     const { back } = SCALES[this.scale];
     if (this.reach !== null) return PLACES.map((place) => Number((1 + this.reach * (2 * place - 1)).toPrecision(3)).toString());
-    if (this.of.textContent) return PLACES.map((place) => `${Number((100 * back(place)).toPrecision(2))} %`);
+    if (this.of.textContent) return PLACES.map((place) => percent(back(place)));
     if (!(this.top > 0)) return [];
     if (this.signed) {
       return PLACES.map((place) => {
@@ -86,4 +86,4 @@ export function hiddenSaid(sink) {
 }
 
 const digits = (weight) =>
-  weight === 0 ? "0" : weight >= 1e-3 ? String(Number(weight.toPrecision(2))) : weight.toExponential(1);
+  weight === 0 ? "0" : weight >= 1e-4 ? String(Number(weight.toPrecision(2))) : weight.toExponential(1);

@@ -4,7 +4,7 @@ import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./patching.css" with { type: "text" };
 import { css, divergingRamp } from "../map/colour.js";
 import { choices, languageSwitch, picker, button } from "../shell/controls.js";
-import { element, styled } from "../shell/element.js";
+import { element, listed, styled } from "../shell/element.js";
 import { ColourBar } from "../map/legend.js";
 import { Theme } from "../shell/theme.js";
 import { aboutSaid, say } from "../words.js";
@@ -56,7 +56,7 @@ export class PatchingApp {
       location.reload();
     };
     return element("header", {}, element("h1", { textContent: facts.title, dir: "auto" }),
-      element("p", { className: "facts", textContent: said.join(" · ") }),
+      element("p", { className: "facts" }, ...listed(said)),
       element("span", { className: "corner" }, languageSwitch(speak), this.turn));
   }
 
@@ -107,7 +107,7 @@ export class PatchingApp {
     const { all, top } = this;
     const table = divergingRamp(this.host.dataset.theme === "dark");
     const short = (column) => (facts.positions === null ? this.nameOf(column) : (this.tokenOf(column) ?? column));
-    const titles = columns.map((column) => element("th", { scope: "col", title: this.nameOf(column) }, element("span", { textContent: short(column) })));
+    const titles = columns.map((column) => element("th", { scope: "col", title: this.nameOf(column) }, element("span", { textContent: short(column), className: typeof short(column) === "number" ? "" : "turned" })));
     const rows = cells.map((row, layer) => {
       const made = row.map(({ effect, head }, column) => {
         const cell = element("td", { title: effect === null ? "" : this.told({ effect, head, layer, column }) });
@@ -115,7 +115,7 @@ export class PatchingApp {
           const { fill, ink } = css(Math.max(-top, Math.min(top, effect)), top, "linear", table, true);
           cell.style.background = fill;
           cell.style.color = ink;
-          cell.append(element("span", {}, element("small", { textContent: effect.toFixed(2).replace("-", "−") })));
+          cell.append(element("span", {}, element("small", { textContent: digits(effect, 2) })));
         }
         Object.assign(cell.dataset, { effect, head, layer, column });
         return cell;
@@ -165,4 +165,5 @@ export class PatchingApp {
 
 const largest = (effects) => effects.flat(2).reduce((most, effect) => Math.max(most, Math.abs(effect ?? 0)), 0);
 
-const digits = (number) => number.toFixed(3).replace("-", "−");
+// Never "−0.000".
+const digits = (number, places = 3) => (Number(number.toFixed(places)) || 0).toFixed(places).replace("-", "−");

@@ -3,7 +3,7 @@
 import PAGE from "../page.css" with { type: "text" };
 import STYLE from "./profile.css" with { type: "text" };
 import { button, languageSwitch } from "../shell/controls.js";
-import { element, styled } from "../shell/element.js";
+import { element, listed, styled } from "../shell/element.js";
 import { Cards } from "./cards.js";
 import { HeadPage } from "./head.js";
 import { Theme } from "../shell/theme.js";
@@ -32,19 +32,18 @@ export class ProfileApp {
   header() {
     const { facts } = this;
     const said = [
-      facts.about.model,
       say("{n} heads", { n: facts.heads.length }),
       facts.texts === 1 ? say("1 text") : say("{n} texts", { n: whole(facts.texts) }),
       say("{n} tokens", { n: whole(facts.tokens) }),
       say("windows of {n} tokens at most", { n: facts.length }),
     ];
-    said.push(aboutSaid({ ...facts.about, model: "" }));
+    said.push(aboutSaid(facts.about));
     if (!facts.complete) said.push(say("not complete: the run goes on or was interrupted"));
     return element(
       "header",
       {},
       element("h1", { textContent: facts.title, dir: "auto" }),
-      element("p", { className: "facts", textContent: said.join(" · ") }),
+      element("p", { className: "facts" }, ...listed(said)),
       element("span", { className: "corner" }, languageSwitch((lang) => this.speak(lang)), this.theme),
     );
   }

@@ -14,7 +14,7 @@ export function exampleOf(example, place, head, facts) {
   const caption = element("p", { className: "caption" },
     element("b", {}, element("bdi", { textContent: labels[example.query] }), " → ",
       element("bdi", { textContent: labels[example.key] })),
-    ` ${share(example.weights[example.key])}, `,
+    ` ${share(example.weights[example.key])}${say(", ")}`,
     element("small", { textContent: say("score {score} · text {text}", {
         score: example.score.toFixed(2), text: whole(window.text),
       }) }));

@@ -64,7 +64,7 @@ function section(title, about, ...content) {
 
 function positions(head, { offsets, self }) {
   const listed = offsets.map((offset, i) => [offset, head.offsets[i]]).sort((a, b) => b[1] - a[1]).slice(0, 3);
-  const said = listed.map(([offset, weight]) => `${offset}: ${share(weight)}`).join(", ");
+  const said = listed.map(([offset, weight]) => `${offset}: ${share(weight)}`).join(say(", "));
   const axis = [say("farther"), "−8", say("itself"), "+8", say("farther")].map((textContent) => element("small", { textContent }));
   return element("figure", { className: "positions" },
     bars(head.offsets, say("Weight by relative position. Most: {places}", { places: said }), { marked: self }),

@@ -1,6 +1,7 @@
 // The controls of the shell and the views. Each is an element with a `show(value)` that marks the current value. A
 // choice calls `choose(value)` and does not mark itself: the changed state does.
 
+import { hasSink } from "../data/opening.js";
 import { COLOURS } from "../map/colour.js";
 import { element, icon } from "./element.js";
 import { LANGUAGES, otherLanguage, say } from "../words.js";
@@ -65,8 +66,17 @@ export const scaleControl = (state, options = SCALE_CHOICES) =>
 
 export const colourControl = (state) => picker(say("Colours"), said(COLOURS), (colours) => state.set({ colours }));
 
-export const sinkControl = (state, what = say("Hide the first token that any query may attend to; weights do not change")) =>
-  toggle(say("Hide the sink"), what, (sink) => state.set({ sink }));
+// Only offered where there is a sink, unless it hides more than that: `what`.
+export function sinkControl(app, what) {
+  const title = what ?? say("Hide the first token that any query may attend to; weights do not change");
+  const made = toggle(say("Hide the sink"), title, (sink) => app.state.set({ sink }));
+  const { show } = made;
+  made.show = (on) => {
+    show(on);
+    made.hidden = !on && !what && !hasSink(app.stack);
+  };
+  return made;
+}
 
 // A share below which weights are not drawn, 0 = all are. Fine steps near 0, where most weights are.
 export function thresholdControl(state) {

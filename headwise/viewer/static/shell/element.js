@@ -14,6 +14,11 @@ export function filled(sentence, parts) {
   return sentence.split(/\{(\w+)\}/).map((text, i) => (i % 2 ? parts[text] : text)).filter((part) => part !== "");
 }
 
+// Facts in a row, as a list of nodes and texts. A line ends between two of them.
+export function listed(facts) {
+  return facts.flatMap((textContent, i) => [i ? " · " : "", element("span", { textContent })]);
+}
+
 // Give a canvas a size in pixels of the page. Returns its context, in these pixels and empty.
 export function resized(canvas, width, height) {
   canvas.width = Math.round(width * devicePixelRatio);

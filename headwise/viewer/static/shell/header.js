@@ -1,7 +1,7 @@
 // The top of the page: its title, the input and layers shown, the theme, and help.
 
 import { button, choices, languageSwitch, picker } from "./controls.js";
-import { element } from "./element.js";
+import { element, listed } from "./element.js";
 import { say, whole } from "../words.js";
 
 const FEW = 4; // stacks up to this many stand side by side
@@ -41,7 +41,7 @@ export class Header {
     if (changed.has("input")) this.offerStacks();
     this.inputs.show(app.state.input);
     this.chooser.show(app.state.stack);
-    this.facts.replaceChildren(...factsOf(app.stack, app.source).flatMap((fact, i) => [i ? " · " : "", fact]));
+    this.facts.replaceChildren(...listed(factsOf(app.stack, app.source)));
   }
 
   offerStacks() {
@@ -58,16 +58,16 @@ export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about 
   const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(whole).join("–");
   const heads = span(layers.map((layer) => layer.heads));
   const shared = layers.some((layer) => layer.kvHeads < layer.heads);
-  const kv = shared ? ` (${say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) })})` : "";
   const count = layers.length;
   const ofLayers = count === 1 ? say("1 layer") : say("{n} layers", { n: count });
-  const ofHeads = heads === "1" ? say("1 head") : say("{n} heads", { n: heads });
+  const name = heads === "1" ? say("1 head") : say("{n} heads", { n: heads });
+  const what = () => say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) });
+  const ofHeads = shared ? say("{name} ({what})", { name, what: what() }) : name;
   const cross = () => say("{queries} attending to {keys}", { queries: tokensOf(rows), keys: tokensOf(cols) });
   return [
     ...(about.model && about.model !== title ? [about.model] : []),
-    `${ofLayers} × ${ofHeads}${kv}`,
-    kind === "cross" ? cross() : tokensOf(rows),
-    ...unknownSaid(rows, cols),
+    `${ofLayers} × ${ofHeads}`,
+    withUnknown(kind === "cross" ? cross() : tokensOf(rows), rows, cols),
     tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
   ];
 }
@@ -89,12 +89,8 @@ function framesSaid({ length, seconds }) {
   return say("{n} frames of {ms} ms ({s} s)", values);
 }
 
-// How many of the tokens the model does not know, as a list of one sentence or none. axes: each counts once.
-function unknownSaid(...axes) {
-  const all = [...new Set(axes)].flatMap((axis) => axis.unknown);
-  const unknown = all.filter(Boolean).length;
-  if (!unknown) return [];
-  const values = { n: whole(unknown), all: whole(all.length) };
-  const sentence = unknown === 1 ? "{n} of {all} tokens is unknown to this model" : "{n} of {all} tokens are unknown to this model";
-  return [say(sentence, values)];
+// The tokens, and how many of them the model does not know. axes: each counts once.
+function withUnknown(tokens, ...axes) {
+  const n = [...new Set(axes)].flatMap((axis) => axis.unknown).filter(Boolean).length;
+  return n ? say("{tokens}, {n} unknown to this model", { tokens, n: whole(n) }) : tokens;
 }

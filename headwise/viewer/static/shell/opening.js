@@ -1,13 +1,11 @@
 // The panel "What to look at first": what the selection shows, in words, and a few suggested heads and pairs.
 
-import { worthALook } from "../data/opening.js";
-import { say } from "../words.js";
+import { fewKnown, worthALook } from "../data/opening.js";
+import { percent, say, whole } from "../words.js";
 import { button } from "./controls.js";
 import { element, filled } from "./element.js";
 
-const PERCENT = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 2 });
 const NUMBER = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 }); // never 4.5e+2, as toPrecision writes
-const percent = (share) => PERCENT.format(share).replace("%", " %");
 
 export class Opening {
   constructor(app) {
@@ -23,7 +21,7 @@ export class Opening {
 
   // Whether there is anything to show in this stack.
   get any() {
-    return this.items.length > 0;
+    return this.items.length > 0 || fewKnown(this.app.stack) !== null;
   }
 
   get items() {
@@ -36,15 +34,17 @@ export class Opening {
     const { app, items } = this;
     const { layer, head, pinRow, pinCol, view, hints } = app.state;
     const ofHead = app.View.strip !== false; // not a view of all heads
-    this.element.hidden = !hints || !items.length;
+    this.element.hidden = !hints || !this.any;
     if (this.element.hidden) return;
     if (this.listed !== items || changed.has("style")) this.fill();
     const isShown = (item) =>
       item.layer === layer && item.head === head && (item.kind !== "pair" || (item.row === pinRow && item.col === pinCol));
     const at = items.findIndex(isShown);
     [...this.list.children].forEach(({ firstChild }, i) => (firstChild.ariaCurrent = ofHead && i === at ? "true" : null));
-    this.said.hidden = at < 0 || !ofHead;
-    if (at >= 0) this.said.replaceChildren(...this.linesOf(items[at], view).map((line) => element("p", {}, ...line)));
+    const lines = at < 0 || !ofHead ? [] : this.linesOf(items[at], view);
+    this.said.replaceChildren(...[...this.warning, ...lines].map((line) => element("p", {}, ...line)));
+    this.said.hidden = !this.said.firstChild;
+    this.list.hidden = !items.length;
   }
 
   fill() {
@@ -56,6 +56,13 @@ export class Opening {
       made.addEventListener("click", () => this.choose(item));
       return element("li", {}, made);
     }));
+  }
+
+  // Whether so few tokens are known that no pair of them is suggested: one line, or none.
+  get warning() {
+    const few = fewKnown(this.app.stack);
+    const values = few && { n: whole(few.unknown), all: whole(few.all) };
+    return few ? [[say("The model knows {n} of the {all} tokens as [UNK] only: its attention says little about this text.", values)]] : [];
   }
 
   // Views of all heads cannot show one of them.

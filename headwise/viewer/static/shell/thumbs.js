@@ -186,7 +186,7 @@ export class HeadTiles {
     const chosen = tile.classList.contains("chosen") ? say("also chosen") : "";
     tile.classList.toggle("off", Boolean(this.app.live?.isOff(...place)));
     tile.title = [name, note].filter(Boolean).join(" · ");
-    tile.ariaLabel = [name.replace(" · ", ", "), note, chosen].filter(Boolean).join(", ");
+    tile.ariaLabel = [name.replace(" · ", say(", ")), note, chosen].filter(Boolean).join(say(", "));
   }
 
   // Mark the current head and the chosen ones.

@@ -64,7 +64,7 @@ export class CompareView extends View {
       ["positions", say("positions"), say("Every position with the same one, as patching does")],
     ], (align) => app.state.set({ align }));
     this.scale = scaleControl(app.state);
-    this.sink = sinkControl(app.state);
+    this.sink = sinkControl(app);
     const controls = [this.how, this.opposite.element, this.align, this.scale, this.sink];
     this.controls = element("div", { className: "compare-controls" }, ...controls);
 
@@ -338,6 +338,7 @@ export class CompareView extends View {
     if (this.every > 1) notes.push(say("coarse: one of every {n} rows; zoom in for every cell", { n: this.every }));
     const hidden = this.shown.map((each) => this.map[each].sink).find((each) => each !== null);
     if (hidden !== undefined) notes.push(hiddenSaid(hidden));
+    notes.push(...this.maps.map(({ labelsSaid }) => labelsSaid).filter(Boolean));
     this.note.textContent = [...new Set(notes)].join(" · ");
   }
 

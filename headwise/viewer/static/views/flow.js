@@ -13,7 +13,7 @@ import { titleOf } from "../map/title.js";
 import { Shares, nameOf } from "./flow/shares.js";
 import { tooLong } from "./long.js";
 import { View } from "./view.js";
-import { say } from "../words.js";
+import { percent, say } from "../words.js";
 
 const LISTED = 8; // tokens listed in a saved picture
 const KEPT = 24; // flows kept in memory
@@ -55,7 +55,7 @@ export class FlowView extends View {
       ["alike", say("one scale"), say("The strongest colour is the largest value of the other tokens in all layers")],
     ], (bands) => app.state.set({ bands }));
     this.scales = scaleControl(app.state, SCALE_CHOICES.slice(0, 3));
-    this.sink = sinkControl(app.state, say("Ignore the first token and the special tokens in the colours"));
+    this.sink = sinkControl(app, say("Ignore the first token and the special tokens in the colours"));
     const controls = [this.kind, this.scaling, this.scales, this.sink];
     this.controls = element("div", { className: "flow-controls" }, ...controls);
 
@@ -300,7 +300,7 @@ export class FlowView extends View {
     if (flow.estimated) notes.push(say("estimated from {n} rows of each layer until it is exact", { n: SOME }));
     if (flow.part < 1) {
       const left = flow.estimated || this.count - flow.found.length;
-      const part = flow.part ? `, ${Math.round(100 * flow.part)} %` : "";
+      const part = flow.part ? `${say(", ")}${percent(flow.part)}` : "";
       const progress = { layer: app.layerName(left - 1), n: this.count - left, count: this.count - 1, part };
       notes.push(say("computing {layer} ({n} of {count}{part})", progress));
     } else if (flow.kind === "rollout") {
@@ -364,7 +364,7 @@ export class FlowView extends View {
       whole: isRollout,
     });
     const most = order.slice(0, 3).map((i) => `${labels[i]} ${i}: ${this.app.digits(values[i])}`);
-    const told = { kind: say(kind), token: `${labels[token]} ${token}`, row: this.nameOf(row), most: most.join(", ") };
+    const told = { kind: say(kind), token: `${labels[token]} ${token}`, row: this.nameOf(row), most: most.join(say(", ")) };
     this.canvas.ariaLabel = say("{kind} of {token}, {row}; largest: {most}", told);
   }
 

@@ -30,7 +30,10 @@ export class HeadView {
       onPin: (pinRow, pinCol) => app.state.set({ pinRow, pinCol }),
       onSight: (sight) => app.state.set({ sight }),
       onTop: () => this.showLegend(),
-      onNote: (note) => (this.note.textContent = note),
+      onNote: (note) => {
+        this.note.textContent = note;
+        this.showLegend();
+      },
       onDrawn: () => (app.drawn = performance.now()),
     });
     this.controls = this.buildControls();
@@ -42,7 +45,7 @@ export class HeadView {
     const { state } = this.app;
     this.scales = scaleControl(state);
     this.colours = colourControl(state);
-    this.sink = sinkControl(state);
+    this.sink = sinkControl(this.app);
     this.threshold = thresholdControl(state);
     const zoom = zoomControl(say("fit"), [
       [say("Zoom out (−)"), () => this.map.wider()],
@@ -113,6 +116,7 @@ export class HeadView {
     const colours = say(SCALE_CHOICES.find(([value]) => value === scale)[2]);
     const said = this.map.reach === null ? [colours] : [say("No weight is much more than an even share of the keys that its row sees")];
     if (threshold) said.push(say("weights below {n} are not drawn", { n: threshold }));
+    if (this.map.labelsSaid) said.push(this.map.labelsSaid);
     return said.join(" · ");
   }
 
@@ -131,7 +135,7 @@ export class HeadView {
     const [width, height] = map.size;
     const title = [app.headName(state.layer, state.head), stack.name === "self" ? "" : stack.name, app.source.title];
     const drawn = state.threshold ? say("weights below {n} are not drawn", { n: state.threshold }) : "";
-    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote, drawn].filter(Boolean).join(" · ");
+    const notes = [app.layer.masked ? say("hatched: masked") : "", this.hiddenNote, drawn, map.labelsSaid].filter(Boolean).join(" · ");
     const wide = Math.max(width, PAPER.bar + bar.besideIn(style));
     const below = noteOf(notes, wide, style);
     const head = titleOf(title.filter(Boolean).join(" · "), wide, style);

@@ -283,7 +283,7 @@ export class ImageView extends View {
     const { prefix } = this.app.stack.cols.patches;
     const { digits } = this.app;
     const sum = (...part) => digits(weights.subarray(...part).reduce((all, weight) => all + (weight || 0), 0));
-    const before = prefix.map((name, i) => `${name} ${digits(weights[i] || 0)}`).join(", ");
+    const before = prefix.map((name, i) => `${name} ${digits(weights[i] || 0)}`).join(say(", "));
     const many = say("{n} other tokens {weight}", { n: prefix.length, weight: sum(0, prefix.length) });
     const others = prefix.length > NAMED ? many : before;
     return say("All patches together {weight}; {others}.", { weight: sum(prefix.length), others });

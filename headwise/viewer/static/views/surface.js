@@ -47,7 +47,7 @@ export class SurfaceView extends View {
     this.scales = scaleControl(state, SCALE_CHOICES.slice(0, 3));
     this.colours = colourControl(state);
     this.threshold = thresholdControl(state);
-    this.sink = sinkControl(state);
+    this.sink = sinkControl(this.app);
     const zoom = zoomControl(say("reset"), [
       [say("Smaller (−)"), () => this.zoom(1 / ZOOM)],
       [say("As at first (0)"), () => this.see(START)],

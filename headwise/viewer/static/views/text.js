@@ -17,6 +17,7 @@ const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 export class TextView extends GroupedView {
   static id = "text";
   static title = "Text";
+  static hint = "Point at a token to read a weight";
   static css = CSS;
   static follows = true; // another stack
 

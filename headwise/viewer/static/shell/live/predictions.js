@@ -13,7 +13,7 @@ export class Predictions {
     this.select.addEventListener("change", () => {
       app.state.set({ after: this.select.value === "" ? null : Number(this.select.value) });
     });
-    this.after = element("label", { className: "picker" }, element("span", { textContent: say("after") }), this.select);
+    this.after = element("label", { className: "picker" }, element("span", { textContent: say("after token") }), this.select);
     this.summary = element("p", { className: "summary", role: "status" });
     this.body = element("tbody");
     const heading = (textContent, className) => element("th", { textContent, className, scope: "col" });
@@ -46,7 +46,7 @@ export class Predictions {
     const last = labels.length - 1;
     const options = labels.map((label, at) => element("option", { value: at, textContent: `${at} · ${label}` }));
     options.pop();
-    this.select.replaceChildren(...options, element("option", { value: "", textContent: `${last} · ${labels[last]} (${say("last")})` }));
+    this.select.replaceChildren(...options, element("option", { value: "", textContent: say("{name} ({what})", { name: `${last} · ${labels[last]}`, what: say("last") }) }));
     this.select.value = position === null || position === last ? "" : String(position);
   }
 

@@ -98,7 +98,7 @@ export class EditRow {
   nameOf({ kind, layer, heads, query, key }) {
     const place = layer === ALL ? say("all layers") : say("layer {n}", { n: layer });
     const all = ` · ${say("all heads")}`;
-    const of = heads === ALL ? (layer === ALL ? "" : all) : ` · ${say("head {n}", { n: heads.join(", ") })}`;
+    const of = heads === ALL ? (layer === ALL ? "" : all) : ` · ${say("head {n}", { n: heads.join(say(", ")) })}`;
     if (kind === "ablate") return say("{heads} off", { heads: `${place}${of || all}` });
     const { rows, cols } = this.app.stack;
     const label = (axis, at) => `${axis.labels[at] ?? "?"} ${at}`;

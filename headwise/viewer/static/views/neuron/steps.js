@@ -19,7 +19,7 @@ export function stepsOf({ scale, softcap, sink, biased, highest, sum, empty }, s
   const among = sink === null ? say("over {n} keys", { n: keys }) : say("over {n} keys and the sink", { n: keys });
   found.push(
     [say("Exponential"), `exp(${digits(step.score)} − ${digits(highest)})`, step.exp],
-    [say("Sum of the row"), `Σ exp(s − ${digits(highest)}), ${among}`, sum],
+    [say("Sum of the row"), `Σ exp(s − ${digits(highest)})${say(", ")}${among}`, sum],
     [say("Weight"), `${digits(step.exp)} ÷ ${digits(sum)}`, step.weight],
   );
   return found;

@@ -108,11 +108,12 @@ const DIRECTIONS = [
 
 // The controls that both views have.
 export class AskingControls {
-  constructor({ state }) {
+  constructor(app) {
+    const { state } = app;
     this.state = state;
     this.directions = choices(say("Colours show"), said(DIRECTIONS), (direction) => state.set({ direction }));
     this.scales = scaleControl(state, SCALE_CHOICES.slice(0, 3));
-    this.sink = sinkControl(state);
+    this.sink = sinkControl(app);
   }
 
   show() {

@@ -29,9 +29,16 @@ export class GroupedView extends View {
     return groupsOf(this.app.stack.cols, this.app.state.level);
   }
 
+  // The levels that put any tokens into one group.
+  get offered() {
+    const { rows, cols } = this.app.stack;
+    const groups = (level) => level === "tokens" || [rows, cols].some((axis) => axis[level].labels.length < axis.length);
+    return LEVELS.filter(groups);
+  }
+
   turnLevel() {
-    const at = LEVELS.indexOf(this.app.state.level);
-    this.app.state.set({ level: LEVELS[(at + 1) % LEVELS.length] });
+    const { app, offered } = this;
+    app.state.set({ level: offered[(offered.indexOf(app.state.level) + 1) % offered.length] });
   }
 
   hold() {
@@ -40,11 +47,12 @@ export class GroupedView extends View {
   }
 
   controlsShow() {
-    const { state, stack: { rows, cols } } = this.app;
+    const { app: { state }, offered } = this;
     this.asks.show();
     this.levels.show(state.level);
     this.threshold.show(state.threshold);
-    this.levels.hidden = LEVELS.slice(1).every((level) => [rows, cols].every((axis) => axis[level].labels.length === axis.length));
+    for (const button of this.levels.children) button.hidden = !offered.includes(button.dataset.value);
+    this.levels.hidden = offered.length === 1;
   }
 
   // Ask for the weights that the caption needs, and what more({ signal }) adds, and show them. The old display stays until

@@ -93,6 +93,7 @@ export class RunningText {
       if (axis.generated !== null && token >= axis.generated) span.classList.add("own");
       paragraph.append(span);
       this.spans.push(span);
+      if (!(axis.pieces?.[token] ?? text).trim()) paragraph.append(document.createElement("wbr")); // behind a space that is a sign
       this.gaps.push(gap);
       count++;
       breakLines(after);
