@@ -130,9 +130,7 @@ def _given(tree: ast.AST, *, errors: bool = True) -> Iterator[ast.expr]:
     if isinstance(tree, ast.Call) and tree.args:
         first = tree.args[0]
         name = _name(tree.func)
-        told = name in GIVEN or (
-            tree.keywords and re.search("(?<!Attribute)(Error|Checked|Applicable|Refused|Interrupted)$", name)
-        )
+        told = name in GIVEN or (tree.keywords and re.fullmatch(TOLD, name))
         if told or (name == "echo" and isinstance(first, ast.Constant | ast.JoinedStr)):
             yield from _within(first)
     if isinstance(tree, ast.Raise) and not errors:

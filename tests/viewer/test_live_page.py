@@ -72,6 +72,7 @@ def choose_head(page: Page, layer: int, head: int) -> None:
 
 
 def test_a_head_is_switched_off_and_an_edge_blocked(page: Page, induction: int) -> None:
+    page.evaluate("headwise.state.set({ pinRow: null, pinCol: null })")  # the pair that it opens on
     assert page.locator(".predictions tbody tr").first.locator("bdi").inner_text() == "ant"
     plain = shares(page, "plain")
     assert shares(page, "edited") == plain
@@ -125,6 +126,7 @@ def test_a_head_is_switched_off_and_an_edge_blocked(page: Page, induction: int) 
 
 def test_edits_are_chips_a_prompt_is_typed_and_predictions_follow_any_token(page: Page, induction: int) -> None:
     keys = page.keyboard
+    page.evaluate("headwise.state.set({ pinRow: null, pinCol: null })")
     choose_head(page, 0, 0)
     keys.press("o")
     settled(page, "layer 0 · head 0 off")
