@@ -107,9 +107,7 @@ class Layer:
 
 
 @torch.no_grad()
-def pack(
-    weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32", *, strip: int | None = None
-) -> Weights:
+def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32", *, strip: int | None = None) -> Weights:
     """Pack the weights of a linear layer: put them in the order in which the kernels read them.
 
     Args:
@@ -260,9 +258,7 @@ class Encoder:
         self._turns, self._norm = Turns(frequencies), last
         self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
-    def __call__(
-        self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None, gates: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None, gates: Tensor | None = None) -> Tensor:
         """Compute the hidden states [T, M] of concatenated texts; they are written over `x_TM`.
 
         Args:

@@ -1,4 +1,4 @@
-"""Lays out a model's weights for a page that computes with them: as bytes, which page.cpp in headwise/native/wasm reads.
+"""Lays out a model's weights as bytes for a page that computes with them: headwise/native/wasm/page.cpp reads these.
 
 Dimension letters: V words, M model, C classes.
 """

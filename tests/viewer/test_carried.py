@@ -166,7 +166,7 @@ def test_what_cannot_be_carried() -> None:
     with pytest.raises(ArgumentError, match=r"such as minilm.* Received: Bert of the family bert$"):
         carry(other)
     classifier = TextClassifier(SmallEncoder(SmallEncoderConfig(50, 24)), 3)
-    with pytest.raises(ArgumentError, match="Received: TextClassifier with the encoder SmallEncoder$"):
+    with pytest.raises(ArgumentError, match=r"Received: TextClassifier with the encoder SmallEncoder$"):
         carry(classifier)
 
 

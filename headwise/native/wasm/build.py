@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 

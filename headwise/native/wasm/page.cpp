@@ -119,8 +119,8 @@ PAGE(run) int run() {
 
 PAGE(hidden) const float* hidden() { return call.x; } // [T, M]
 
-// Queries, keys and values of a layer, [3, H, T, D], and then of each row, [7, H, T]: log-sum-exp, entropy, distance, the
-// weight on the key before and on the first one, how many keys hold 90 %, and the largest weight. Null without memory.
+// Queries, keys and values of a layer, [3, H, T, D], and then of each row, [7, H, T]: entropy, distance, the weight on the
+// key before and on the first one, how many keys hold 90 %, the largest weight, and its key. Null without memory.
 PAGE(look) const float* look(int layer) {
     const int64_t T = call.T, D = call.M / call.H, all = call.H * T, before = 1;
     float *q = text.found, *rows = q + 3 * all * D, *to = q;
@@ -131,13 +131,13 @@ PAGE(look) const float* look(int layer) {
     hw_attention one{};
     one.threads = one.B = 1, one.H = one.G = call.H, one.Q = one.K = T, one.D = one.E = D, one.scale = call.scale;
     one.q = {q, {0, T * D, D, 1}}, one.k = {q + all * D, {0, T * D, D, 1}};
-    one.highest = rows, one.entropy = rows + all, one.distance = rows + 2 * all;
-    one.offset_count = 1, one.offsets = &before, one.at_offsets = rows + 3 * all;
-    one.key_count = 1, one.keys = text.first_keys, one.at_keys = rows + 4 * all;
-    one.share = 0.9, one.needed = text.needed, one.log_sum = rows + 5 * all;
-    one.top = 1, one.top_weights = rows + 6 * all, one.top_keys = text.keys;
+    one.entropy = rows, one.distance = rows + all;
+    one.offset_count = 1, one.offsets = &before, one.at_offsets = rows + 2 * all;
+    one.key_count = 1, one.keys = text.first_keys, one.at_keys = rows + 3 * all;
+    one.share = 0.9, one.needed = text.needed;
+    one.top = 1, one.top_weights = rows + 5 * all, one.top_keys = text.keys;
     if (ISA::look<ISA::Float32>(one)) return nullptr;
-    for (int64_t i = 0; i < all; i++) rows[i] += one.log_sum[i], one.log_sum[i] = (float)text.needed[i];
+    for (int64_t i = 0; i < all; i++) rows[4 * all + i] = (float)text.needed[i], rows[6 * all + i] = (float)text.keys[i];
     return q;
 }
 

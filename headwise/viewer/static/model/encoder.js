@@ -22,9 +22,10 @@ export class Encoder {
     if (read !== bytes.length) throw new Error(`The file is damaged: a model of ${read} bytes has ${bytes.length}.`);
   }
 
-  // The hidden states [T, dim] of a text of T tokens, and of each layer q, k and v [heads, T, dim / heads] as
-  // floats, the log-sum-exp `lse` and the statistics `rows` of each row [heads, T], and those of each head, `stats`. `types` [T]: default 0. `gates` [layers *
-  // heads]: factors on the output of each head; 0 = off, default 1.
+  // The hidden states [T, dim] of a text of T tokens. Of each layer: q, k and v [heads, T, dim / heads] as floats; of each
+  // row [heads, T] the log-sum-exp `lse`, the statistics `rows`, and the key of the largest weight, `keys`; the statistics
+  // of each head, `stats`. `types` [T]: default 0. `gates` [layers * heads]: factors on what each head attended to; 0 =
+  // off, default 1.
   run(ids, { types = ids.map(() => 0), gates = null } = {}) {
     const { engine } = this;
     const { dim, heads, layers, positions } = this.facts;
@@ -47,8 +48,21 @@ export class Encoder {
     const all = this.view(Float32Array, this.found(this.engine.look(number)), 3 * vectors + 7 * ofRows).slice();
     const [q, k, v] = [0, 1, 2].map((part) => all.subarray(part * vectors, (part + 1) * vectors));
     const part = (i) => all.subarray(3 * vectors + i * ofRows, 3 * vectors + (i + 1) * ofRows);
-    const rows = Object.fromEntries(STATISTICS.map((name, i) => [name, part(i + 1)]));
-    return { q, k, v, lse: part(0), rows, stats: statsOf(rows, heads, tokens) };
+    const rows = Object.fromEntries(STATISTICS.map((name, i) => [name, part(i)]));
+    const keys = part(STATISTICS.length);
+    return { q, k, v, lse: this.lse(q, k, rows.strongest, keys), rows, keys, stats: statsOf(rows, heads, tokens) };
+  }
+
+  // From the largest weight of each row and its score: large scores have too few digits in float32.
+  lse(q, k, weights, keys) {
+    const { dim, heads, scale } = this.facts;
+    const [depth, tokens] = [dim / heads, weights.length / heads];
+    return new Float64Array(weights.length).map((_, i) => {
+      const key = (i - (i % tokens) + keys[i]) * depth;
+      let score = 0;
+      for (let d = 0; d < depth; d++) score += q[i * depth + d] * k[key + d];
+      return scale * score - Math.log(weights[i]);
+    });
   }
 
   view(Kind, at, length) {
