@@ -48,7 +48,7 @@ def carry(model: Bert | TextClassifier, dtype: Literal["int8", "float32"] = "int
         )
     tables, (dim, heads, hidden, activation, layers) = packed.embeddings, packed.sizes
     data = b"".join(_bytes(tensor) for tensor in _tensors(packed, dtype))
-    description = {
+    description: dict[str, Any] = {
         **{"dtype": dtype, "strip": STRIP, "dim": dim, "heads": heads, "hidden": hidden, "activation": activation},
         **{"layers": layers, "scale": packed.scale, "bytes": len(data)},
         **{"words": len(tables.word), "positions": len(tables.position), "types": len(tables.type)},
