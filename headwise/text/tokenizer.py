@@ -88,7 +88,8 @@ class Tokenizer:
         special = [id_ in self._special_ids for id_ in ids]
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
         # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).
-        spelling = Spelling.of([[name for name in names if not is_sign(name)]])
+        wordpieces = type(self._backend.model).__name__ == "WordPiece"  # some of its texts look like another spelling
+        spelling = Spelling() if wordpieces else Spelling.of([[name for name in names if not is_sign(name)]])
         labels = label(text, names, offsets, special, spelling)
         whole = Tokens(
             ids=tuple(ids),
