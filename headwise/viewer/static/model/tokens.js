@@ -19,7 +19,8 @@ export function labelsOf(points, { names, offsets, special }) {
     if (special[i]) return name;
     const [spans, [start, end]] = [touched[i], offsets[i]];
     for (const span of spans) count(seen, span);
-    const written = spans.map((span) => visible(points, span) + (sharing.get(span) > 1 ? `(${seen.get(span)}/${sharing.get(span)})` : ""));
+    const part = (span) => (sharing.get(span) > 1 ? `(${seen.get(span)}/${sharing.get(span)})` : "");
+    const written = spans.map((span) => visible(points, span) + part(span));
     const inked = (span) => /[^ \n\r\t]/.test(textOf(points, span));
     const first = spans.findIndex(inked);
     if (first < 0) return showSpaces(written.join(""));
@@ -75,8 +76,8 @@ function begins(points, characterAt, end, start, same) {
 }
 
 function kind(point) {
-  if (BY_ITSELF.test(point)) return "H";
-  return /[\p{L}\p{M}]/u.test(point) ? "L" : /\p{N}/u.test(point) ? "N" : /\p{P}/u.test(point) ? "P" : /\p{S}/u.test(point) ? "S" : "C";
+  const kinds = { H: BY_ITSELF, L: /[\p{L}\p{M}]/u, N: /\p{N}/u, P: /\p{P}/u, S: /\p{S}/u, C: /./su };
+  return Object.keys(kinds).find((each) => kinds[each].test(point));
 }
 
 // For each code point the [start, end] of the character that it belongs to: the same array for all that are in one.
@@ -93,7 +94,8 @@ function characters(points) {
 function joins(first, last, following, length) {
   if (first in PICTURES) return false;
   if (/^[\p{M}\u200d\u{1f3fb}-\u{1f3ff}\u{e0020}-\u{e007f}]/u.test(following)) return true;
-  return (last === "\u200d" && /^\p{So}/u.test(following)) || (length === 1 && /^[\u{1f1e6}-\u{1f1ff}]{2}/u.test(first + following));
+  if (last === "\u200d" && /^\p{So}/u.test(following)) return true;
+  return length === 1 && /^[\u{1f1e6}-\u{1f1ff}]{2}/u.test(first + following); // two letters make a flag
 }
 
 const textOf = (points, [start, end]) => points.slice(start, end).join("");
