@@ -6,7 +6,7 @@ import { labelsOf, piecesOf, wordsOf } from "./tokens.js";
 import { Tokenizer as Library } from "./tokenizers.min.mjs";
 
 const HAN = /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/u; // those that the library forgets
-const NOWHERE = 0x40000; // so many code points from here on are no characters
+const PRIVATE = 0xf0000; // two planes of characters that are always left out: so others may stand here
 
 export class Tokenizer {
   // Throws an Error if this browser reads one of the probes otherwise than Python did.
@@ -97,5 +97,5 @@ export class Tokenizer {
   }
 }
 
-const elsewhere = (code) => String.fromCodePoint(NOWHERE + (code % NOWHERE));
+const elsewhere = (code) => String.fromCodePoint(PRIVATE + (code % 0x20000));
 const isIn = (bounds, code) => bounds.findLastIndex((bound) => bound <= code) % 2 === 0; // [first, end, first, end, …]
