@@ -72,11 +72,18 @@ function begins(points, characterAt, end, start, same) {
   const [isA, isB] = [a, b].map((each) => "LN".includes(each));
   if (isA && a === b) return false;
   if (!same || a === "H" || b === "H") return true;
-  return a === b ? /^[\p{Ps}\p{Pi}]/u.test(points[first[0]]) : !(isA && isB);
+  if (a === b) return /^[\p{Ps}\p{Pi}]/u.test(points[first[0]]); // an opening bracket or quote
+  return !((isA && isB) || isInside(points, last[0]) || isInside(points, first[0]));
+}
+
+function isInside(points, at) {
+  const [a, b] = [points[at - 1], points[at + 1]].map((each) => each && kind(each));
+  const joining = { L: "'’._·", N: ".,_" }[a] ?? "";
+  return a === b && joining.includes(points[at]);
 }
 
 function kind(point) {
-  const kinds = { H: BY_ITSELF, L: /[\p{L}\p{M}]/u, N: /\p{N}/u, P: /\p{P}/u, S: /\p{S}/u, C: /./su };
+  const kinds = { H: BY_ITSELF, L: /[\p{L}\p{M}]/u, N: /\p{N}/u, P: /\p{P}/u, S: /\p{S}/u, Z: /\p{Z}/u, C: /./su };
   return Object.keys(kinds).find((each) => kinds[each].test(point));
 }
 
