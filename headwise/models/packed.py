@@ -82,9 +82,9 @@ class Packable(nn.Module):
         return super().train(mode)
 
 
-def pack_linear(linear: Any, dtype: Dtype) -> Weights:
-    """Pack the weights of an nn.Linear."""
-    return pack(linear.weight, linear.bias, dtype)
+def pack_linear(linear: Any, dtype: Dtype, strip: int | None = None) -> Weights:
+    """Pack the weights of an nn.Linear; `dtype` and `strip` as for `pack`."""
+    return pack(linear.weight, linear.bias, dtype, strip=strip)
 
 
 def pack_norm(norm: Any) -> Norm:

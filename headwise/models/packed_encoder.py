@@ -30,12 +30,18 @@ def pack_encoder(bert: nn.Module, tables: type[nn.Module], dtype: Dtype | None =
             Embeddings of another class run as modules.
         dtype: the dtype of the products; None = the dtype of the parameters.
     """
+    return packed(bert, lambda name: pack_for(bert, tables, name), dtype)
 
-    def make(name: Dtype) -> Encoder | None:
-        embeddings = _embeddings(bert.embeddings) if type(bert.embeddings) is tables else None
-        return _packed(list(bert.layers), name, embeddings)  # type: ignore[arg-type]
 
-    return packed(bert, make, dtype)
+def pack_for(bert: Any, tables: type[nn.Module], dtype: Dtype, strip: int | None = None) -> Encoder | None:
+    """Pack the layers of a `Bert`, even if its modules must run here; None if the kernels do not support them.
+
+    Args:
+        bert, tables, dtype: as for `pack_encoder`.
+        strip: how many outputs are next to one another in the weights; None = those of the instruction set in use.
+    """
+    embeddings = _embeddings(bert.embeddings) if type(bert.embeddings) is tables else None
+    return _packed(list(bert.layers), dtype, embeddings, strip=strip)
 
 
 def pack_stack(stack: Any, dtype: Dtype) -> Encoder | None:
@@ -90,14 +96,18 @@ def _calls(qkv: Tensor, scale: float, lengths: Tensor) -> Iterator[AttentionCall
 
 
 def _packed(
-    layers: list[Any], dtype: Dtype, embeddings: Embeddings | None = None, last: Norm | None = None
+    layers: list[Any],
+    dtype: Dtype,
+    embeddings: Embeddings | None = None,
+    last: Norm | None = None,
+    strip: int | None = None,
 ) -> Encoder | None:
     """Pack the layers; None if unsupported. `last`: the norm after the last layer, if norms precede the branches."""
     if not all(_is_known(layer, norm_first=last is not None) for layer in layers):
         return None
     if len({_options(layer) for layer in layers}) != 1:
         return None
-    own, made = layers[0].attention, [_layer(layer, dtype) for layer in layers]
+    own, made = layers[0].attention, [_layer(layer, dtype, strip) for layer in layers]
     given = own.num_heads, layers[0].mlp.activation, read_scale(own), embeddings
     return Encoder(made, *given, last=last, frequencies=getattr(own.positions, "inverse_frequencies", None))
 
@@ -121,9 +131,9 @@ def _is_known(layer: Any, *, norm_first: bool) -> bool:
     )
 
 
-def _layer(layer: EncoderLayer, dtype: Dtype) -> Layer:
+def _layer(layer: EncoderLayer, dtype: Dtype, strip: int | None) -> Layer:
     attention, mlp = layer.attention, layer.mlp
-    qkv, out, up, down = (pack_linear(x, dtype) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
+    qkv, out, up, down = (pack_linear(x, dtype, strip) for x in (attention.qkv, attention.out, mlp.up, mlp.down))
     return Layer(qkv, out, up, down, pack_norm(layer.attention_norm), pack_norm(layer.mlp_norm))
 
 

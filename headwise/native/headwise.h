@@ -140,6 +140,7 @@ typedef struct {
     const float *cos, *sin;        /* [longest, turned], of float32 alone: as in hw_decoder; null: nothing is turned */
     int64_t longest, turned;       /* tokens of a text at most, where they are turned */
     hw_embeddings embeddings;
+    const float *gates;            /* [layers, H]: factors on what each head attended to; 0: 0 whatever that is; null: 1 */
     float *x;                      /* [T, M], read if there are no ids, and written */
     void *qkv;                     /* [layers, T, 3 M], written: float32, or bfloat16 where dtype is less; null: not kept */
 } hw_encoder;

@@ -28,7 +28,7 @@ Dtype = Literal["float32", "bfloat16", "int8"]
 _LINEAR = struct.Struct("=7qQ5QQ2QdQ")
 _LAYER = struct.Struct("=" + 7 * "5Q" + 3 * "2Qd")
 _NORM = struct.Struct("=2Qd")
-_ENCODER = struct.Struct("=10qd2Q3Q2q8Qd2Q")
+_ENCODER = struct.Struct("=10qd2Q3Q2q8Qd3Q")
 _NO_WEIGHTS = (0, 0, 0, 0, 0)
 _NO_NORM = (0, 0, 0.0)
 _NO_EMBEDDINGS = (0, 0, 0, 0, 0, 0, *_NO_NORM)
@@ -107,28 +107,36 @@ class Layer:
 
 
 @torch.no_grad()
-def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32") -> Weights:
-    """Pack the weights of a linear layer: put them in the order in which the kernels of this instruction set read them.
-
-    int8 is symmetric, with a scale for each output: the largest absolute weight of an output becomes 127.
+def pack(weight: Tensor, bias: Tensor | None = None, dtype: Dtype = "float32", *, strip: int | None = None) -> Weights:
+    """Pack the weights of a linear layer: put them in the order in which the kernels read them.
 
     Args:
         weight: [N, K], N outputs and K inputs, of a float dtype.
         bias: [N]; None = 0.
-        dtype: the dtype of the products.
+        dtype: the dtype of the products; int8 as by `quantise`.
+        strip: how many outputs are next to one another; None = those of the instruction set in use.
     """
     outputs, inputs = weight.shape
     rows, scale, offset = _padded(_padded(weight.float()).T).T, None, None
     if dtype == "int8":
-        largest = rows.abs().amax(1)
-        scale = largest / 127
-        rows = (rows / torch.where(largest > 0, scale, 1.0)[:, None]).round().to(torch.int8)
+        rows, scale = quantise(rows)
         offset = 128.0 * rows.sum(1, dtype=torch.int32).float()
     elif dtype == "bfloat16":
         rows = rows.bfloat16()
-    units = rows.contiguous().view(torch.int32).unflatten(0, (-1, the_library().hw_strip()))  # [N / s, s, K / n]
+    strip = the_library().hw_strip() if strip is None else strip
+    units = rows.contiguous().view(torch.int32).unflatten(0, (-1, strip))  # [N / s, s, K / n]
     bias = weight.new_zeros(outputs) if bias is None else bias
     return Weights(outputs, inputs, dtype, units.transpose(1, 2).contiguous(), _padded(bias.float()), scale, offset)
+
+
+def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Round floats [N, K] to int8, with a scale for each row: the largest absolute number of a row becomes 127.
+
+    Returns (int8 [N, K], scales [N]); a row is about its integers times its scale.
+    """
+    largest = rows.abs().amax(1)
+    scale = largest / 127
+    return (rows / torch.where(largest > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
 
 @torch.no_grad()
@@ -250,23 +258,31 @@ class Encoder:
         self._turns, self._norm = Turns(frequencies), last
         self._last = None if last is None else ctypes.create_string_buffer(_NORM.pack(*last.fields()), _NORM.size)
 
-    def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None) -> Tensor:
+    def __call__(self, x_TM: Tensor, first: Tensor, qkv: Tensor | None = None, gates: Tensor | None = None) -> Tensor:
         """Compute the hidden states [T, M] of concatenated texts; they are written over `x_TM`.
 
         Args:
             x_TM: [T, M], float32 and contiguous: the input of the first layer.
             first: [texts + 1], int64: where each text begins; the last number is T.
             qkv: the result of `room_for_qkv`, filled with the queries, keys and values of each layer.
+            gates: [layers, H], float32 and contiguous: factors on the outputs of heads, before the output projection; 0
+                is 0 whatever the output; None = 1.
         """
-        return self._run(x_TM, first, _NO_EMBEDDINGS, qkv)
+        return self._run(x_TM, first, _NO_EMBEDDINGS, qkv, gates)
 
     def embed(
-        self, ids_T: Tensor, types_T: Tensor, places_T: Tensor, first: Tensor, qkv: Tensor | None = None
+        self,
+        ids_T: Tensor,
+        types_T: Tensor,
+        places_T: Tensor,
+        first: Tensor,
+        qkv: Tensor | None = None,
+        gates: Tensor | None = None,
     ) -> Tensor:
         """Compute the hidden states [T, M] from int64 ids of words, types and positions; all must be in the tables."""
         assert self.embeddings is not None
         fields = self.embeddings.fields(ids_T, types_T, places_T)
-        return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv)
+        return self._run(torch.empty(len(ids_T), self.dim), first, fields, qkv, gates)
 
     def room_for_qkv(self, tokens: int) -> Tensor:
         """Make an empty tensor [layers, T, 3, H, D] in the dtype in which attention reads queries, keys and values."""
@@ -274,7 +290,9 @@ class Encoder:
         heads = self.sizes[1]
         return torch.empty(len(self.layers), tokens, 3, heads, self.dim // heads, dtype=dtype)
 
-    def _run(self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...], qkv: Tensor | None) -> Tensor:
+    def _run(
+        self, x_TM: Tensor, first: Tensor, embeddings: tuple[Any, ...], qkv: Tensor | None, gates: Tensor | None
+    ) -> Tensor:
         longest = int((first[1:] - first[:-1]).max()) if len(first) > 1 else 0
         angles = self._turns.angles(longest)
         given = _ENCODER.pack(
@@ -284,7 +302,7 @@ class Encoder:
                 first.data_ptr(),
                 0 if self._last is None else ctypes.addressof(self._last),
             ),
-            *(*angles.fields(), *embeddings, x_TM.data_ptr()),
+            *(*angles.fields(), *embeddings, 0 if gates is None else gates.data_ptr(), x_TM.data_ptr()),
             0 if qkv is None else qkv.data_ptr(),
         )
         called("hw_encoder_forward", given)

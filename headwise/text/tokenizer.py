@@ -81,11 +81,12 @@ class Tokenizer:
         """Make the `Tokens` that `encode` would return, from a text that `read` has encoded."""
         text, ids, encoding = read
         names = encoding.tokens  # every access creates a new list
-        offsets = own_offsets(names, encoding.offsets)
+        wordpieces = type(self._backend.model).__name__ == "WordPiece"  # a text may look like another spelling: ×«, Ġ
+        offsets = encoding.offsets if wordpieces else own_offsets(names, encoding.offsets)
         special = [id_ in self._special_ids for id_ in ids]
         word_ids = [None if sign else word for word, sign in zip(encoding.word_ids, special, strict=True)]
         # Before cutting, so that a character cut in half still counts all its tokens: 🐈(1/3).
-        spelling = Spelling.of([[name for name in names if not is_sign(name)]])
+        spelling = Spelling() if wordpieces else Spelling.of([[name for name in names if not is_sign(name)]])
         labels = label(text, names, offsets, special, spelling)
         whole = Tokens(
             ids=tuple(ids),

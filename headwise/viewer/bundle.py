@@ -6,6 +6,7 @@ ordinary ES modules; only these forms are supported, and others are refused:
     import { a, b as c } from "./views/head.js";
     import STYLE from "./page.css" with { type: "text" };      a file as a string; a script as the string of its bundle
     export const | function | async function | class name      no default exports, no re-exports, no cycles
+    export { a as b, c };                                      at the end of a module
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _EXPORT = re.compile(r"^export\s+(?=(?:const|class|(?:async\s+)?function\*?)\s+(?P<name>[\w$]+))", re.MULTILINE)
+_EXPORTS = re.compile(r"\bexport\s*\{(?P<names>[^{}]*)\};?\s*\Z")
 _OTHER = re.compile(r"^(?:import|export)\b(?!\s*\().*", re.MULTILINE)
 _AS_TEXT = re.compile(r'\s+with\s+\{\s*type:\s*"text"\s*\}')
 
@@ -76,6 +78,9 @@ def _add(path: str, root: Traversable, modules: dict[str, str], within: tuple[st
     source = _IMPORT.sub(replace, read(path, root))
     exports = [found["name"] for found in _EXPORT.finditer(source)]
     source = _EXPORT.sub("", source)
+    if listed := _EXPORTS.search(source):
+        source = source[: listed.start()]
+        exports += [": ".join(reversed(name.split(" as "))) for name in listed["names"].strip().split(",")]
     if other := _OTHER.search(source):
         raise ValueError(f"{path}: this form of import or export is not supported: {other[0]}")
     body = f"// {path}\n{source.strip()}\nreturn {{ {', '.join(exports)} }};"

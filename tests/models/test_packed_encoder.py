@@ -77,6 +77,28 @@ def test_equals_the_modules(ids: list[list[int]], activation: str) -> None:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=0.0)
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999999), ("bfloat16", 0.999), ("int8", 0.99)])
+@torch.no_grad()
+def test_gates_are_factors_of_heads(bert: Bert, dtype: Dtype, least: float) -> None:
+    """A closed gate hides even what is not finite."""
+    bert.get_submodule("layers.0.attention.qkv").bias[48:60] = torch.nan  # the values of head 0
+    ids = torch.randint(50, (70,), generator=torch.Generator().manual_seed(1))
+    encoder = bert.encoder(dtype)
+    assert encoder is not None
+    gates = torch.tensor([[0.0, 0.5], [1.0, 0.0]])
+    given = ids, torch.zeros_like(ids), torch.arange(70), torch.tensor([0, 70])
+    found = encoder.embed(*given, gates=gates)
+    half = edits.head_mask("layers.0", 0.5, heads=[1])
+    with headwise.edit(bert, [edits.ablate("layers.0", heads=[0]), half, edits.ablate("layers.1", heads=[1])]):
+        expected = bert(ids[None])[0]
+    assert torch.cosine_similarity(found, expected).min() > least
+    if dtype == "float32":
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0.0)
+    again = encoder(bert.embeddings(ids[None], given[1])[0].contiguous(), given[3], gates=gates)
+    torch.testing.assert_close(again, found, atol=2e-5 if dtype == "float32" else 0.05, rtol=0.0)
+    assert encoder.embed(*given).isnan().all()
+
+
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999999), ("bfloat16", 0.9999), ("int8", 0.97)])
 def test_real_weights_and_texts(minilm: Path, paragraphs: list[str], dtype: str, least: float) -> None:
     bert = Bert.from_pretrained(minilm)

@@ -77,6 +77,9 @@ class TestLabels:
     def test_accents_and_case_are_those_of_the_text(self, minilm: Tokenizer) -> None:
         assert minilm.encode("Naïve CAFÉ cafe\u0301 ﬁn").labels[1:-1] == ("Naïve", "CAFÉ", "cafe\u0301", "ﬁ", "##n")
 
+    def test_a_text_that_looks_like_bytes(self, minilm: Tokenizer) -> None:
+        assert minilm.encode("×« unrelatably").labels[1:5] == ("×", "«", "un", "##rel")
+
     def test_one_character_in_several_tokens(self, minilm: Tokenizer) -> None:
         labels = minilm.encode("한국").labels  # the uncased BERT takes Korean syllables apart
         assert labels[1:-1] == ("한(1/3)", "한(2/3)", "한(3/3)", "##국(1/3)", "국(2/3)", "국(3/3)")

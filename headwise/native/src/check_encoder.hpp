@@ -66,7 +66,7 @@ int64_t check(const hw_encoder& call) {
     if (call.layers < 0 || call.layers > 1 << 20 || call.texts < 0 || call.texts > LARGE) return SIZES;
     if (call.M % call.H) return HEADS;
     if (!call.first || (call.layers && !call.layer) || (call.T && !call.x)) return MISSING;
-    if (!aligned(4, {call.x, call.qkv}) || !aligned(8, {call.first, call.layer})) return ALIGNMENT;
+    if (!aligned(4, {call.x, call.qkv, call.gates}) || !aligned(8, {call.first, call.layer})) return ALIGNMENT;
     if (call.first[0] || call.first[call.texts] != call.T) return TEXTS;
     for (int64_t i = 0; i < call.texts; i++)
         if (call.first[i + 1] < call.first[i]) return TEXTS;

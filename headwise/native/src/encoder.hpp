@@ -86,7 +86,7 @@ struct Group {
         for (int64_t b = 0; b < rows; b += block) {
             const int64_t some = least(block, rows - b);
             const Left<T> mine = left.from(b);
-            take_heads(b, some);
+            take_heads(call.gates ? call.gates + number * call.H : nullptr, b, some);
             const auto to_y = [&](int64_t r, int64_t j, vf z) { store(y + r * M + j, z); };
             product<T>(threads, layer.out, call.M, call.M, mine, some, to_y);
             norm(call.last ? layer.mlp_norm : layer.attention_norm, b, some, call.last ? row : nullptr);
@@ -109,12 +109,14 @@ struct Group {
             for (int64_t r = 0; r < some; r++) hidden.take(r, y + r * F, F);
     }
 
-    // Make the heads' output of some rows the left side of a product.
-    void take_heads(int64_t b, int64_t some) {
+    // Make the heads' output of some rows, times their gates, the left side of a product.
+    void take_heads(const float* gates, int64_t b, int64_t some) {
         for (int64_t r = b; r < b + some; r++) {
-            if constexpr (T::PAIR * SIZE == 4) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
+            if (T::PAIR * SIZE == 4 && !gates) std::memcpy(left.row(r), heads + r * SIZE * M, SIZE * M);
             else {
-                floats_of<HW_BFLOAT16>(heads, r * M, 1, M, y);
+                floats_of<KIND>(heads, r * M, 1, M, y);
+                for (int64_t h = 0, depth = call.M / call.H; gates && h < call.H; h++)
+                    for (int64_t j = h * depth; j < (h + 1) * depth; j++) y[j] = gates[h] == 0.0f ? 0.0f : y[j] * gates[h];
                 left.take(r, y, M);
             }
         }

@@ -169,6 +169,8 @@ struct Int8 : Registers<Int8, 4> { // (with 6 rows, registers do not suffice)
         return (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
         return (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__wasm_simd128__)
+        return (vi)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b);
 #else
         return (a & 0xffff) * ((vi)b << 16 >> 16) + (a >> 16) * ((vi)b >> 16);
 #endif

@@ -10,6 +10,8 @@
 #include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && !defined(__ARM_FEATURE_BF16)
@@ -55,6 +57,8 @@ INLINE vf max(vf a, vf b) {
     return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
     return _mm256_max_ps(a, b);
+#elif defined(__wasm_simd128__)
+    return (vf)wasm_f32x4_pmax((v128_t)b, (v128_t)a);
 #else
     return a > b ? a : b;
 #endif
@@ -141,6 +145,8 @@ INLINE uint32_t bits_of(vi x) {
     return (uint32_t)_mm256_movemask_ps((vf)x);
 #elif defined(__aarch64__)
     return vaddvq_u32((uint32x4_t)((vu)x & vu{1, 2, 4, 8}));
+#elif defined(__wasm_simd128__)
+    return wasm_i32x4_bitmask((v128_t)x);
 #else
     uint32_t bits = 0;
     for (int i = 0; i < W; i++) bits |= (uint32_t)(x[i] != 0) << i;
