@@ -343,6 +343,9 @@ def test_files_that_are_no_profiles(abab: Profile, tmp_path: Path) -> None:
     path.write_text("text")
     with pytest.raises(FileError, match="is not a profile"):
         load(path)
+    with pytest.raises(FileError, match="headwise did not write it"):
+        abab.save(path)
+    path.unlink()
     abab.save(path)
     whole = path.read_bytes()
     for place in range(0, len(whole), max(1, len(whole) // 60)):
