@@ -13,6 +13,7 @@ import headwise
 from headwise import edits
 from headwise.errors import ArgumentError, DtypeError, ShapeError
 from headwise.experiments import ablation, knockout, patching
+from headwise.experiments.blocks import replacing_inputs
 from tests.edits.test_generate import llama
 
 
@@ -205,3 +206,10 @@ def test_a_metric_that_cannot_be_asked() -> None:
         patching(nn.Sequential(Chain(), nn.Dropout(0.5)), *given, last)
     with pytest.raises(ArgumentError, match="There was none"):
         patching(nn.Identity(), *given, last)
+
+
+def test_what_writes_over_the_residual_stream_does_not_reach_what_came_before() -> None:
+    block, x = nn.Linear(4, 4), torch.ones(1, 2, 4)
+    with replacing_inputs({"block": block}, lambda given, _: given.zero_()):
+        assert torch.equal(block(x), block.bias.expand(1, 2, 4))
+    assert bool((x == 1).all())

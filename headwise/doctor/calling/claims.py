@@ -41,6 +41,7 @@ _CHINESE = {
     **{"else": "否则 其余", "not": "没有 不 非 未", ",": "， 、", ".": "。", ";": "；"},
 }
 _ENGLISH = {each: word for word, chinese in _CHINESE.items() for each in chinese.split()}
+_CHINESE_WORD = re.compile("|".join(sorted(_ENGLISH, key=len, reverse=True)))  # the longest that fits
 _ADDED = re.compile(r"additive|\badded\b|-\s*inf\b|negative|-1e\d|-\d\d")
 _CLAUSES = re.compile(r"\d[)\]]|[,;./]|\b(?:and|or|while|else|otherwise)\b")
 _THE_MASK = re.compile(r"\bmask\b|掩码|遮罩", re.IGNORECASE | re.ASCII)
@@ -113,8 +114,7 @@ def polarity(said: str) -> Form | None:
 def _in_english(text: str) -> str:
     """Replace the Chinese words that say something of a mask by English ones, and other letters by blanks."""
     together = re.sub(r"(?<=[被要]) +(?=mask)|(?<=mask) +(?=掉)", "", text)
-    longest_first = "|".join(sorted(_ENGLISH, key=len, reverse=True))
-    return re.sub(r"[^\0-\x7f]+", " ", re.sub(longest_first, lambda found: f" {_ENGLISH[found[0]]} ", together))
+    return re.sub(r"[^\0-\x7f]+", " ", _CHINESE_WORD.sub(lambda found: f" {_ENGLISH[found[0]]} ", together))
 
 
 def _vote(words: list[str]) -> Form | None:
