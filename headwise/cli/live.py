@@ -25,15 +25,15 @@ NO_HEAD = (
 )
 
 
-def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
+def read_prompt(texts: Sequence[str], files: Sequence[Path], example: str = PROMPT) -> NamedText:
     """Return the first prompt of a page: the given text, else an example. Raises ArgumentError for several texts."""
     if not texts and not files:
-        return NamedText("TEXT", PROMPT, PROMPT)
+        return NamedText("TEXT", example, example)
     first, *more = read_texts(texts, files)
     if more:
         raise ArgumentError(
-            "--serve with a causal language model shows one prompt at a time, and others are typed on its page. "
-            "Received: {value} texts. Give one",
+            "the page of a model shows one text at a time, and others are typed on it. Received: {value} texts. "
+            "Give one",
             value=1 + len(more),
         )
     return first

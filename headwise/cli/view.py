@@ -7,13 +7,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from headwise.cli.anything import reading, view_images, view_texts
 from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_texts
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
+from headwise.cli.carrying import EXAMPLE, carry_model
 from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
@@ -68,6 +69,15 @@ class _Found:
     help="Serve the page until Ctrl-C instead of writing it. Records may be of any length; with one text, or with a "
     "causal --model, prompts are typed on the page, heads are switched off and edges blocked.",
 )
+@click.option(
+    "--with-model",
+    is_flag=True,
+    help="Put the model into the page, too: it then answers while one types, offline. For a BERT, or a RUN of headwise "
+    "train classify.",
+)
+@click.option(
+    "--dtype", type=click.Choice(["int8", "float32"]), help="Of the weights of --with-model.  [default: int8]"
+)
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @encoding
@@ -80,6 +90,8 @@ def view(
     layers: str | None,
     out: Path | None,
     serve: bool,
+    with_model: bool,
+    dtype: Literal["int8", "float32"] | None,
     port: int | None,
     open_page: bool,
 ) -> None:
@@ -104,12 +116,14 @@ def view(
         "--image": images,
         "--layers": layers,
         "--serve": serve,
+        "--with-model": with_model,
         "--port": port,
     }
     if run is None and (patching := patching_among(texts, others)):
         view_patching(patching, out, open_page=open_page)
         return
     records = [] if run else _records(texts, files, model)
+    _check_with_model(with_model, dtype, {"--serve": serve, "--image": images, "RECORDS.hw": records})
     if images:
         _check_images(texts, files, model)
     check_served(out, port, serve=serve)
@@ -125,7 +139,11 @@ def view(
             found_live = live_causal(model, prompt, ranges)
         _serve_live(found_live, prompt.text, port, open_page)
         return
-    named = [] if records or images else read_texts(texts[1:] if run else texts, files)
+    given = texts[1:] if run else texts
+    if with_model:
+        named = [read_prompt(given, files, EXAMPLE)]
+    else:
+        named = [] if records or images else read_texts(given, files)
 
     with working("loading the records" if records else "loading the model") as say:
         if run:
@@ -137,11 +155,14 @@ def view(
         name = str(run or model or ("" if records else "MiniLM"))
         if name:
             found.inputs = [dataclasses.replace(each, model=name) for each in found.inputs]
+        if with_model:
+            found.title = make_title(name)
         if not serve:
             from headwise.viewer import write_page
 
             say(Sentence("writing {name}").format(name=target))
-            write_page(target, found.inputs, title=found.title, made=found.made)
+            carried = carry_model(run, model, named[0].text, dtype or "int8") if with_model else None
+            write_page(target, found.inputs, title=found.title, made=found.made, carried=carried)
 
     for each in found.predictions:
         echo(said(each))
@@ -158,6 +179,14 @@ def view(
         run_server(found.inputs, title=found.title, made=found.made, port=port or 0, open_page=open_page)
         return
     finish_page(target, _counts(found.inputs), open_page=open_page)
+
+
+def _check_with_model(with_model: bool, dtype: str | None, others: dict[str, Any]) -> None:
+    if dtype and not with_model:
+        raise ArgumentError("--dtype is that of the weights of --with-model: expected --with-model, too")
+    for name, given in others.items():
+        if with_model and given:
+            raise ArgumentError("--with-model: expected a text, or a RUN and a text. Received: {name}", name=name)
 
 
 def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> None:

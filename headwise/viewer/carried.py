@@ -1,4 +1,4 @@
-"""Lays out a model's weights as bytes for a page that computes with them: headwise/native/wasm/page.cpp reads these.
+"""Makes what a page gets of a model that it carries: `static/model` runs it, by headwise/native/wasm.
 
 Dimension letters: V words, M model, C classes.
 """
@@ -6,7 +6,9 @@ Dimension letters: V words, M model, C classes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,16 +16,90 @@ from torch import Tensor
 from headwise.errors import ArgumentError
 from headwise.models.bert import Bert, Embeddings
 from headwise.models.packed_encoder import pack_for
+from headwise.models.sentence_head import Normalize
+from headwise.models.sentence_settings import read_settings
 from headwise.models.text_classifier import TextClassifier
 from headwise.native.linear import Encoder, Norm, quantise
+from headwise.native.wasm.build import WASM
+from headwise.text import Tokenizer
+from headwise.text.linking import linking_words
+from headwise.viewer.carried_tokenizer import carry_tokenizer
+
+if TYPE_CHECKING:
+    from headwise.tasks import Classify
 
 STRIP = 8  # outputs next to one another in the weights: those of the portable instruction set, which WebAssembly has
 ALIGNMENT = 16  # each tensor begins at a multiple of so many bytes
+MOST_BYTES = 380_000_000  # of weights: a browser's longest text, in which they are written with 3/4 byte a character
+
+Dtype = Literal["int8", "float32"]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a page gets of a model: facts (JSON data), and blocks of bytes."""
+
+    facts: dict[str, Any]
+    blocks: tuple[tuple[str, bytes], ...]
+
+
+def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str, dtype: Dtype = "int8") -> Carried:
+    """Make what a page gets of a `Bert`. The page compares a text with fixed sentences, if it can make their vectors.
+
+    `prompt`: the text with which the page opens. Raises ArgumentError for a model or a tokenizer of another kind.
+    """
+    facts: dict[str, Any] = {"longest": bert.config.max_positions}
+    settings = read_settings(bert.folder) if bert.folder else None
+    if settings and settings.pooling in (("mean",), ("cls",)) and not (settings.lowercase or settings.default_prompt):
+        if all(isinstance(each, Normalize) for each in settings.later):
+            facts |= {"pooling": settings.pooling[0], "sentences": choose_sentences(tokenizer)}
+    return _carry(bert, carry_tokenizer(tokenizer), prompt, dtype, facts)
+
+
+def carry_classifier(task: Classify, prompt: str, dtype: Dtype = "int8") -> Carried:
+    """Make what a page gets of a trained classifier of single texts, as `carry_bert` does."""
+    if task.reads_pairs:
+        raise ArgumentError("a page can carry a classifier of single texts. Received: a classifier of pairs of texts")
+    tokenizer = carry_tokenizer(task.subwords.tokenizer, signs=False)
+    return _carry(task.model, tokenizer, prompt, dtype, {"longest": task.max_length}, list(task.labels))
+
+
+def choose_sentences(tokenizer: Tokenizer) -> list[str]:
+    """Return the twelve sentences of the first language, Chinese or English, of which a tokenizer knows all tokens."""
+    for language in ("zh", "en"):
+        found = files(__package__).joinpath("sentences", f"{language}.txt").read_text("utf-8").splitlines()
+        if not any(any(tokenizer.encode(each).unknown) for each in found):
+            break
+    return found
+
+
+def _carry(
+    model: Bert | TextClassifier,
+    tokenizer: dict[str, Any],
+    prompt: str,
+    dtype: Dtype,
+    facts: dict[str, Any],
+    labels: list[str] | None = None,
+) -> Carried:
+    described, weights = carry(model, dtype)
+    if len(weights) > MOST_BYTES:
+        raise ArgumentError(
+            "the weights of this model take {size} MB: expected at most {most} MB, which browsers read from a page. "
+            "Take --dtype int8, or a smaller model",
+            size=round(len(weights) / 1e6),
+            most=round(MOST_BYTES / 1e6),
+        )
+    if labels is not None:
+        described["head"]["labels"] = labels
+    told = {**described, **facts, "linking": sorted(linking_words()), "tokenizer": tokenizer}
+    live = {"run": None, "prompt": prompt, "edits": [], "position": None, "predictions": None, "why": "", "emptied": 0}
+    both = {"model": told, "live": {**live, "carried": True, "dtype": dtype}}
+    return Carried(both, (("wasm", WASM.read_bytes()), ("weights", weights)))
 
 
 @torch.no_grad()
-def carry(model: Bert | TextClassifier, dtype: Literal["int8", "float32"] = "int8") -> tuple[dict[str, Any], bytes]:
-    """Lay out the weights of an encoder, and of a classifier's head, for `static/model/encoder.js`.
+def carry(model: Bert | TextClassifier, dtype: Dtype = "int8") -> tuple[dict[str, Any], bytes]:
+    """Lay out the weights of an encoder, and of a classifier's head, as headwise/native/wasm/page.cpp reads them.
 
     Args:
         model: a `Bert` whose layers the native kernels support, or a `TextClassifier` with such an encoder.

@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import tokenizers
+
 from headwise.errors import ArgumentError
 from headwise.text import Tokenizer
 
@@ -21,11 +23,13 @@ PROBES = 300
 _KINDS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
 
-def carry_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+def carry_tokenizer(tokenizer: Tokenizer, *, signs: bool = True) -> dict[str, Any]:
     """Describe a BERT tokenizer for a page, as JSON data.
 
+    `signs`: whether a special token in a text is read as such; False = as ordinary text, as tasks read it.
+
     Returns:
-        "settings": its tokenizer.json without the vocabulary; "names": the tokens in the order of their ids; "removed"
+        "signs"; "settings": its tokenizer.json without the vocabulary; "names": the tokens in the order of their ids; "removed"
         and "alone": the characters that are left out, and that are words by themselves, as bounds of ranges;
         "probes": texts; "checksum": that of `names` and `probes` and how they are read.
 
@@ -47,8 +51,17 @@ def carry_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     removed, alone = _find_kinds(tokenizer)
     draw = random.Random(0)
     probes = [_draw(draw, names) for _ in range(PROBES)]
-    described = {"settings": settings, "names": names, "removed": removed, "alone": alone, "probes": probes}
-    return {**described, "checksum": _sum_up(tokenizer, [" ".join(names), *probes])}
+    described = {
+        "signs": signs,
+        "settings": settings,
+        "names": names,
+        "removed": removed,
+        "alone": alone,
+        "probes": probes,
+    }
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.encode_special_tokens = not signs
+    return {**described, "checksum": _sum_up(backend, [" ".join(names), *probes])}
 
 
 def _find_kinds(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -79,7 +92,7 @@ def _draw(draw: random.Random, names: Sequence[str]) -> str:
     return "".join(draw.choice(["", " "]) + part for part in draw.sample(parts, len(parts)))
 
 
-def _sum_up(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+def _sum_up(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> int:
     """Return a number that depends on every character of some texts and on the id of every token."""
-    numbers = (number for text in texts for number in (*map(ord, text), *tokenizer.read(text).ids))
+    numbers = (number for text in texts for number in (*map(ord, text), *backend.encode(text).ids))
     return functools.reduce(lambda total, number: (31 * total + number) % 2**32, numbers, 0)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import FileError, RecordError
 from headwise.files import check_page, replacing
@@ -25,6 +26,9 @@ from headwise.viewer.facts import facts_of
 from headwise.viewer.inputs import Input, Layer
 from headwise.viewer.planes import Shared
 
+if TYPE_CHECKING:
+    from headwise.viewer.carried import Carried
+
 LARGEST_PAGE = 1e9  # bytes
 
 # Statistics that would take seconds are estimated from this many rows.
@@ -32,7 +36,13 @@ ESTIMATED_ROWS = 1024
 
 
 def write_page(
-    path: Path | str, inputs: Sequence[Input], *, title: str, made: str | None = None, language: str | None = None
+    path: Path | str,
+    inputs: Sequence[Input],
+    *,
+    title: str,
+    made: str | None = None,
+    language: str | None = None,
+    carried: Carried | None = None,
 ) -> None:
     """Write one self-contained HTML file that shows every layer and head of `inputs`.
 
@@ -40,11 +50,13 @@ def write_page(
     tokens x 32 dims, 51 MB for 4,096 tokens. Its weights are within 1e-4 of `record.weights()` (2e-3 if scores are
     in the thousands, where float32 is no more accurate); this is checked while the page is written.
 
+    `carried`: the model that made `inputs`, a single text; on the page one types others.
+
     Raises:
         RecordError: the page cannot represent a record.
         FileError: the file cannot be written, or is no page that headwise wrote. No partial file is left behind.
     """
-    path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language)
+    path, parts = Path(path), whole_page(inputs, title=title, made=made, language=language, carried=carried)
     check_page(path)
     if os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         raise FileError(f"cannot write the page to {path}: expected a file. Received: a folder. Choose a file in it")
@@ -56,13 +68,21 @@ def write_page(
 
 
 def whole_page(
-    inputs: Sequence[Input], *, title: str, made: str | None = None, language: str | None = None
+    inputs: Sequence[Input],
+    *,
+    title: str,
+    made: str | None = None,
+    language: str | None = None,
+    carried: Carried | None = None,
 ) -> Iterator[str]:
     """Yield the HTML of a self-contained page, in parts. Raises RecordError as `write_page` does."""
     _check_length(inputs)
     told = facts_of(inputs, title=title, made=made, rows=ESTIMATED_ROWS, language=language)
     facts = {**told, "source": "embedded", "tolerance": TOLERANCE}
-    return page_of(facts, blocks_of(inputs, facts))
+    blocks = blocks_of(inputs, facts)
+    if carried is None:
+        return page_of(facts, blocks)
+    return page_of({**facts, **carried.facts}, itertools.chain(blocks, carried.blocks), entry="model.js")
 
 
 def page_of(
@@ -75,7 +95,9 @@ def page_of(
     script, style = assemble(entry), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
     yield (
-        before.replace("<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded"))
+        before.replace(
+            "<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded", runs="model" in facts)
+        )
         .replace("/* style */", style)
         .replace("<!-- version -->", __version__)
         .replace("<!-- title -->", html.escape(facts["title"].encode("utf-8", "replace").decode()))
@@ -88,12 +110,15 @@ def page_of(
     yield after.replace("/* script */", script)
 
 
-def policy(script: str, style: str, *, embedded: bool) -> str:
-    """Return the Content-Security-Policy: it allows the page's script, worker, images, and its server if it has one."""
+def policy(script: str, style: str, *, embedded: bool, runs: bool = False) -> str:
+    """Return the Content-Security-Policy: it allows the page's script, worker, images, and its server if it has one.
+
+    `runs`: the page runs a model, in WebAssembly.
+    """
     parts = [
         "default-src 'none'",
         "img-src data: blob:",
-        f"script-src {_hash(script)}",
+        f"script-src {_hash(script)}" + " 'wasm-unsafe-eval'" * runs,
         f"style-src {_hash(style)}",
         "worker-src blob:",
         *([] if embedded else ["connect-src 'self'"]),

@@ -33,9 +33,9 @@ const COLOURS = ["paper", "panel", "soft", "line", "ink", "faint", "accent", "ac
 
 export class App {
   // host: the element for the page, already in the document. page: the document is ours, so we use its keys, and its
-  // address stores the state. base: the address of the server, of a live page; first: the state with which such a page
-  // begins if the address does not give another one.
-  constructor(host, source, { page = false, base = "", first = source.live } = {}) {
+  // address stores the state. runOf: how a live page runs its model (shell/live/live.js); first: the state with which such
+  // a page begins if the address does not give another one.
+  constructor(host, source, { page = false, runOf = null, first = source.live } = {}) {
     this.host = host;
     this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
@@ -55,7 +55,7 @@ export class App {
     this.root = host.attachShadow({ mode: "open" });
     styled(this.root, [CSS, ColourBar.css, Caption.css, ...this.Views.map((View) => View.css ?? ""), Live.css]);
     this.themes = new Theme(() => this.update(new Set(["theme"])), signal);
-    this.live = source.live ? new Live(this, base) : null;
+    this.live = source.live ? new Live(this, runOf) : null;
     this.build(page);
     this.restyle();
     const { hash } = location;

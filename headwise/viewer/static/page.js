@@ -1,32 +1,5 @@
 // The entry point of a page: a self-contained file, or the page of the local server.
 
-import { App } from "./app.js";
-import { embeddedSource, liveSource, serverSource } from "./data/source.js";
-import { blockOf, opened } from "./opened.js";
-import { Live } from "./shell/live/live.js";
-import { State } from "./state.js";
-import { untranslated } from "./words.js";
+import { start } from "./shell/start.js";
 
-opened(async (facts, hostOf) => {
-  const base = location.pathname.replace(/[^/]*$/, "");
-  const known = facts.source === "server" ? serverSource(facts, base) : embeddedSource(facts, blockOf);
-  const source = known.live ? await asAddressed(known, base) : known;
-  const app = new App(hostOf(), source, { page: true, base, first: known.live });
-  const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
-  app.state.on(follow); // for scroll bars and overscroll, which are outside of the host
-  follow();
-  // When the language changes, every sentence is made anew; the address holds the rest.
-  app.state.on((changed) => {
-    if (!changed.has("language")) return;
-    history.replaceState(null, "", `#${app.state.write()}`);
-    location.reload();
-  });
-  window.headwise = { source, app, state: app.state, untranslated }; // for tests and the console
-});
-
-// The run of the prompt and the edits in the address, if there are any. If it is refused, the page itself says why.
-async function asAddressed(source, base) {
-  const { prompt, edits, after } = new State(Live.first(source.live)).read(location.hash);
-  if (JSON.stringify([prompt, edits, after]) === JSON.stringify(Object.values(Live.first(source.live)))) return source;
-  return liveSource(base, { prompt, edits, position: after }).catch(() => source);
-}
+start();

@@ -23,7 +23,7 @@ export function embeddedSource(facts, blockOf) {
     if (!blocks.has(name)) blocks.set(name, blockOf(name));
     return blocks.get(name);
   };
-  const engine = startWorker(blockOf).catch(() => inSlices(kept));
+  const engine = launch(WORKER).then((worker) => askWorker(worker, blockOf), () => inSlices(kept));
   const answers = async (...question) => (await engine).ask(...question);
   const queue = new Queue(1);
   const source = sourceOf(facts, 4e6, (stack, layer) => ({
@@ -113,9 +113,9 @@ function axisOf(axis) {
 
 // ---- in the page itself
 
-// A worker's {ask, stop}, once it runs. Rejects if the browser allows no worker because of a strict policy.
-async function startWorker(blockOf) {
-  const address = URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" }));
+// A worker, once it runs. Rejects if the browser allows no worker because of a strict policy.
+export async function launch(script) {
+  const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
   try {
     const worker = new Worker(address);
     await new Promise((resolve, reject) => {
@@ -125,7 +125,7 @@ async function startWorker(blockOf) {
         reject(event);
       };
     });
-    return askWorker(worker, blockOf);
+    return worker;
   } finally {
     URL.revokeObjectURL(address);
   }

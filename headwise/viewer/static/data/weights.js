@@ -131,7 +131,8 @@ export class Weights {
     const { dim, groups } = this.facts;
     const { bits, wide, block } = groups[number];
     const vectors = size * this.rows + this.cols;
-    const bytes = size * this.rows * (wide ? 8 : 4) + 2 * vectors + Math.ceil((vectors * dim * bits) / 8);
+    const isWhole = bits === 32; // floats as they are, of a model in the page
+    const bytes = size * this.rows * (wide ? 8 : 4) + (isWhole ? 0 : 2 * vectors) + Math.ceil((vectors * dim * bits) / 8);
     const buffer = this.whole(block, () => bytes);
     let offset = 0;
     const take = (Kind, length) => {
@@ -140,12 +141,14 @@ export class Weights {
       return array;
     };
     const lse = take(wide ? Float64Array : Float32Array, size * this.rows);
-    const qScale = upperHalves(take(Uint16Array, size * this.rows));
-    const kScale = upperHalves(take(Uint16Array, this.cols));
-    const numbers = unpacked(new Uint8Array(buffer, offset), bits);
-    const made = { lse, q: scaled(numbers, dim, qScale), k: scaled(numbers, dim, kScale) };
-    this.groups.set(number, made);
-    return made;
+    const vectorsOf = () => {
+      const scales = [size * this.rows, this.cols].map((count) => upperHalves(take(Uint16Array, count)));
+      const numbers = unpacked(new Uint8Array(buffer, offset), bits);
+      return scales.map((each) => scaled(numbers, dim, each));
+    };
+    const [q, k] = isWhole ? [size * this.rows, this.cols].map((count) => take(Float32Array, count * dim)) : vectorsOf();
+    this.groups.set(number, { lse, q, k });
+    return { lse, q, k };
   }
 
   // The keys each query may attend to: row i has the runs from places[i] to places[i + 1], and run r is the keys from

@@ -1,25 +1,32 @@
 // A model in the page: the native encoder, compiled to WebAssembly (headwise/native/wasm/page.cpp), with the weights that
 // headwise/viewer/carried.py laid out. It draws nothing: a worker runs it, or node.
 
+import { Refusal } from "./refusal.js";
+
 const DTYPES = { float32: 0, int8: 3 }; // as in headwise.h
 const STATISTICS = ["entropy", "distance", "previous", "first_visible", "keys_needed", "strongest"]; // as the facts call them
 
 export class Encoder {
   // wasm: the bytes of encoder.wasm; facts, bytes: the results of carried.py.
   static async load(wasm, facts, bytes) {
-    const { instance } = await WebAssembly.instantiate(wasm);
-    return new Encoder(instance.exports, facts, bytes);
+    let made;
+    try {
+      made = await WebAssembly.instantiate(wasm);
+    } catch ({ message: why }) {
+      throw new Refusal("WebAssembly with SIMD is missing here ({why}).", { why });
+    }
+    return new Encoder(made.instance.exports, facts, bytes);
   }
 
   constructor(engine, facts, bytes) {
     Object.assign(this, { engine, facts });
     const at = engine.room(bytes.length);
-    if (!at) throw new Error(`There is no memory for a model of ${bytes.length} bytes.`);
+    if (!at) throw new Refusal("There is no memory for the model.");
     new Uint8Array(engine.memory.buffer).set(bytes, at);
     const { dim, heads, hidden, activation, layers, words, positions, types } = facts;
     const sizes = [dim, heads, hidden, activation, layers, words, positions, types];
     const read = engine.load(at, DTYPES[facts.dtype], facts.strip, ...sizes, facts.scale);
-    if (read !== bytes.length) throw new Error(`The file is damaged: a model of ${read} bytes has ${bytes.length}.`);
+    if (read !== bytes.length) throw new Refusal("The file is damaged: its model is not complete.");
   }
 
   // The hidden states [T, dim] of a text of T tokens. Of each layer: q, k and v [heads, T, dim / heads] as floats; of each
@@ -70,7 +77,7 @@ export class Encoder {
   }
 
   found(address) {
-    if (!address) throw new Error("There is no memory for a text of this length.");
+    if (!address) throw new Refusal("There is no memory for a text of this length.");
     return address;
   }
 
@@ -82,11 +89,16 @@ export class Encoder {
 
 // The logits of a classifier's head from hidden states.
 export function logitsOf({ pooling, weight, bias }, hidden) {
-  const dim = weight[0].length;
+  const vector = pooled(pooling, hidden, weight[0].length);
+  return bias.map((added, label) => weight[label].reduce((sum, factor, i) => sum + factor * vector[i], added));
+}
+
+// The vector of a text from its hidden states: their mean, or the state at [CLS].
+export function pooled(pooling, hidden, dim) {
   const rows = pooling === "cls" ? 1 : hidden.length / dim;
   const sums = new Float64Array(dim);
   for (let i = 0; i < rows * dim; i++) sums[i % dim] += hidden[i] / rows;
-  return bias.map((added, label) => weight[label].reduce((sum, factor, i) => sum + factor * sums[i], added));
+  return sums;
 }
 
 // A number for each head, as the columns of headwise/records/statistics have it: the mean over the rows (of the weight on

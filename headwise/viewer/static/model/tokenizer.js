@@ -2,7 +2,8 @@
 // and cut by @huggingface/tokenizers 0.2.0, © Hugging Face, Apache License 2.0. It says no offsets, and its Unicode is that of
 // the browser: so each character is normalised alone, and Python's tables come first.
 
-import { labelsOf, piecesOf, wordsOf } from "./tokens.js";
+import { Refusal } from "./refusal.js";
+import { labelsOf, piecesOf, sentencesOf, wordsOf } from "./tokens.js";
 import { Tokenizer as Library } from "./tokenizers.min.mjs";
 
 const HAN = /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/u; // those that the library forgets
@@ -10,7 +11,8 @@ const PRIVATE = 0xf0000; // two planes of characters that are always left out: s
 
 export class Tokenizer {
   // Throws an Error if this browser reads one of the probes otherwise than Python did.
-  constructor({ settings, names, removed, alone, probes, checksum }) {
+  constructor({ settings, signs, names, removed, alone, probes, checksum }) {
+    this.signs = signs; // whether special tokens in a text are read as such
     const { model } = (this.library = new Library({ ...settings, model: { ...settings.model, vocab: {} } }, {}));
     const [normal, known] = [(character) => this.normalise(character, removed, alone), new Map()];
     this.normal = (character) => known.get(character) ?? known.set(character, normal(character)).get(character);
@@ -22,13 +24,10 @@ export class Tokenizer {
       for (const number of numbers) sum = (Math.imul(31, sum) + number) >>> 0;
     }
     if (sum === checksum) return;
-    throw new Error(
-      "This browser does not divide texts into tokens as Python does, or the page is damaged. " +
-        `Expected the checksum ${checksum}. Received: ${sum}. Try another browser, or write the page again`,
-    );
+    throw new Refusal("This browser divides texts into tokens otherwise than Python ({why}): try another one.", { why: `${sum}, ${checksum}` });
   }
 
-  // The ids and types of a text's tokens, of its beginning if there are more than `longest`, and most of an axis of the page
+  // The ids and types of a text's tokens, of its beginning if there are more than `longest`, and its axis of the page
   // (headwise/viewer/facts.py).
   read(text, longest = Infinity) {
     const { points, tail, ...all } = this.tokens(text);
@@ -38,8 +37,10 @@ export class Tokenizer {
     const fit = Object.fromEntries(Object.entries(all).map(([name, list]) => [name, fitted(list)]));
     const { ids, types, offsets, labels, special } = fit;
     const unknown = ids.map((id) => id === this.unknown);
-    const axis = { labels, ...piecesOf(points, fit), special, unknown, words: wordsOf(points, fit), cut, text: text !== "" };
-    return { ids, types, offsets, axis };
+    const words = wordsOf(points, fit);
+    const groups = { words, sentences: sentencesOf(points, fit, words) };
+    const plain = { text: text !== "", seconds: null, generated: null, patches: null, image: null, imageNote: null };
+    return { ids, types, offsets, axis: { labels, ...piecesOf(points, fit), special, unknown, ...groups, cut, ...plain } };
   }
 
   // Offsets count code points, as in Python. `numbers`: of the tokenizer's words. `tail`: the special tokens after the text.
@@ -47,9 +48,9 @@ export class Tokenizer {
     const { added_tokens_map: added, all_special_ids: signs, model, post_processor, splitter_unnormalized } = this.library;
     const [points, found] = [[...text], []];
     let at = 0;
-    for (const section of splitter_unnormalized.split(text)) {
+    for (const section of this.signs ? splitter_unnormalized.split(text) : [text]) {
       const end = at + [...section].length;
-      const words = added.has(section) ? [[{ name: section, offset: [at, end] }]] : this.words(points, at, end);
+      const words = this.signs && added.has(section) ? [[{ name: section, offset: [at, end] }]] : this.words(points, at, end);
       for (const pieces of words) {
         const number = found.length; // another one for each word
         found.push(...pieces.map((piece) => ({ ...piece, number })));

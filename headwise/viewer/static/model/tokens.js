@@ -1,4 +1,4 @@
-// Labels and words of the tokens of a WordPiece vocabulary: the rules of headwise/text/labels.py and groups.py, where they are
+// Labels, words and sentences of the tokens of a WordPiece vocabulary: the rules of headwise/text/labels.py and groups.py, where they are
 // explained. `points` are the code points of a text, into which offsets point.
 
 const LONGEST = 64; // the number of code points of a token that its label shows
@@ -45,22 +45,71 @@ export function piecesOf(points, { labels, offsets }) {
 }
 
 // Which word each token is in, and the labels of the words.
-export function wordsOf(points, { labels, offsets, special, numbers }) {
+export function wordsOf(points, all) {
+  const { offsets, special, numbers } = all;
   const characterAt = characters(points);
-  const spans = [];
+  let word = -1;
   const index = offsets.map(([start], i) => {
     const isNew = () => begins(points, characterAt, offsets[i - 1][1], start, numbers[i] === numbers[i - 1]);
-    if (i === 0 || special[i] || special[i - 1] || isNew()) spans.push([]);
-    return spans.at(-1).push(i) && spans.length - 1;
+    return i === 0 || special[i] || special[i - 1] || isNew() ? ++word : word;
   });
+  return grouped(points, all, index);
+}
+
+// Which sentence each token is in, and the labels of the sentences. A special token that is no mask ends a sentence.
+export function sentencesOf(points, all, words) {
+  const { labels, offsets, special } = all;
+  const ends = sentenceEnds(points.join("")).map(([, end]) => end);
+  let parts = 0;
+  const numbers = words.labels.map((_, word) => {
+    const first = words.index.indexOf(word);
+    if (special[first]) parts += !/mask/i.test(labels[first]);
+    return special[first] ? `special ${first}` : `${parts} ${ends.filter((end) => end <= offsets[first][0]).length}`;
+  });
+  const known = [...new Set(numbers)];
+  return grouped(points, all, words.index.map((word) => known.indexOf(numbers[word])));
+}
+
+// The groups of tokens with the same number, and their labels.
+function grouped(points, { labels, offsets, special }, index) {
+  const spans = Array.from({ length: Math.max(...index) + 1 }, () => []);
+  index.forEach((group, i) => spans[group].push(i));
   const labelOf = (span) => {
-    if (special[span[0]]) return labels[span[0]];
+    if (special[span[0]]) return span.map((i) => labels[i]).join("");
     const text = textOf(points, [offsets[span[0]][0], Math.max(...span.map((i) => offsets[i][1]))]);
     const shown = [...text.split(new RegExp(`[${WHITE}]+`)).filter(Boolean).join(" ")];
     const printed = shown.every(isPrintable) ? shown : [...new Set(characters(shown))].map((each) => visible(shown, each));
     return printed.join("").replace(/^ +| +$/g, "");
   };
   return { index, labels: spans.map(labelOf) };
+}
+
+const MARK = `(?<mark>[.!?…]+)["'”’»)\\]]*(?=[${WHITE}]|$|${BY_ITSELF.source.slice(1)})[${WHITE}]*`;
+const STOP = `[。！？｡．।॥؟۔][。！？｡．।॥؟۔!?…]*[”’」』）】》〉\\]"')]*[${WHITE}]*`;
+const END = new RegExp(`${MARK}|${STOP}|\\n[${WHITE}]*`, "gu");
+const NEVER_LAST = /^(mrs?|ms|dr|prof|st|mt|ft|rev|hon|gen|col|capt|lt|sgt|gov|sen|rep|pres|vs|cf|approx|al)$/i;
+const BEFORE_NUMBERS = /^(nos?|figs?|eqs?|sec|ch|vol|pp|art|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)$/i;
+
+// Where sentences end: [places in the string, places in its code points].
+function sentenceEnds(text) {
+  const cased = text !== text.toLowerCase();
+  const ends = [];
+  for (const { 0: found, index, groups } of text.matchAll(END)) {
+    const isEnd = groups.mark === undefined || isLast(text, ends.at(-1)?.[0] ?? 0, index, found, groups.mark, cased);
+    if (isEnd) ends.push([index + found.length, [...text.slice(0, index + found.length)].length]);
+  }
+  return ends;
+}
+
+function isLast(text, start, at, found, mark, cased) {
+  if (found.includes("\n")) return true;
+  const [, next] = /^["'“‘«(\[]*(\S?)/u.exec(text.slice(at + found.length));
+  if (cased && /^\p{Lowercase}/u.test(next)) return false;
+  if (mark !== ".") return true;
+  const word = /[\p{L}\p{N}]*$/u.exec(text.slice(start, at))[0];
+  const isInitial = /^\p{L}$/u.test(word) && !BY_ITSELF.test(word);
+  const isItem = /^\p{N}+$/u.test(word) && text.slice(start, at).trim() === word;
+  return !(isInitial || isItem || (BEFORE_NUMBERS.test(word) && /^\p{N}/u.test(next)) || NEVER_LAST.test(word));
 }
 
 // Whether a token begins a word, at `start` after a token that ends at `end`. `same`: the tokenizer has both in one word.

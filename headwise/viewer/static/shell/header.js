@@ -54,7 +54,7 @@ export class Header {
 }
 
 // The size of the stack and the accuracy of the weights, a few words each.
-export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about }) {
+export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about, live }) {
   const span = (numbers) => [...new Set([Math.min(...numbers), Math.max(...numbers)])].map(whole).join("–");
   const heads = span(layers.map((layer) => layer.heads));
   const shared = layers.some((layer) => layer.kvHeads < layer.heads);
@@ -68,8 +68,15 @@ export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about 
     ...(about.model && about.model !== title ? [about.model] : []),
     `${ofLayers} × ${ofHeads}`,
     withUnknown(kind === "cross" ? cross() : tokensOf(rows), rows, cols),
-    tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
+    ...(live?.milliseconds ? [say("computed in this page in {n} ms", { n: Math.max(1, Math.round(live.milliseconds)) })] : []),
+    live?.distance ? roundedSaid(live) : tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
   ];
+}
+
+// Of a model in the page: how far its attention to the recorded text is from that of float32.
+function roundedSaid({ dtype, distance }) {
+  const [mean, most] = [distance.mean, distance.most].map((far) => Number(far.toPrecision(2)));
+  return say("{dtype}: weights differ from float32 by {mean} on average, {most} at most", { dtype, mean, most });
 }
 
 function tokensOf(axis) {

@@ -30,6 +30,10 @@ export class Opening {
     return this.known;
   }
 
+  forget() {
+    this.stack = null;
+  }
+
   update(changed) {
     const { app, items } = this;
     const { layer, head, pinRow, pinCol, view, hints } = app.state;

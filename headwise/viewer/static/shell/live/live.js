@@ -2,7 +2,7 @@
 
 import CSS from "./live.css" with { type: "text" };
 import { blockedIn, blocked, isOff, off, toggled, written } from "../../data/edits.js";
-import { liveSource } from "../../data/source.js";
+import { openingOf } from "../../data/opening.js";
 import { EditRow } from "./row.js";
 import { Predictions } from "./predictions.js";
 import { PromptField } from "./prompt.js";
@@ -18,17 +18,17 @@ export class Live {
     return { prompt, edits, after: position };
   }
 
-  // base: the address of the server's page.
-  constructor(app, base) {
+  // runOf({ prompt, edits, position }, { signal }): the source of a run of the model, on a server or in the page.
+  constructor(app, runOf) {
     this.app = app;
-    this.base = base;
+    this.runOf = runOf;
     this.prompt = new PromptField(app, (prompt) => this.ask(prompt));
     this.row = new EditRow(app, this);
     this.predictions = new Predictions(app);
     this.running = null; // the current question, as a text
     this.keys = [
       [["o"], say("switch this head off, or on again"), () => this.switchHead()],
-      [["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")],
+      ...(this.carried ? [] : [[["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")]]),
     ];
   }
 
@@ -39,6 +39,11 @@ export class Live {
   // What is shown: { prompt, edits, position, predictions, ... }.
   get shown() {
     return this.app.source.live;
+  }
+
+  // Whether the page itself has the model, which then answers while one types. Its heads can be switched off, but no edges.
+  get carried() {
+    return Boolean(this.app.source.live.carried);
   }
 
   isOff(layer, head) {
@@ -93,7 +98,8 @@ export class Live {
     this.asking?.abort();
     this.running = null;
     this.busy(false);
-    if (wanted !== asText(this.shown.prompt, this.shown.edits, this.shown.position)) this.run(wanted);
+    const { run, prompt: shown, edits: made, position } = this.shown;
+    if (wanted !== asText(shown, made, position) || (run === null && !this.failed)) this.run(wanted);
   }
 
   async run(wanted) {
@@ -103,21 +109,42 @@ export class Live {
     this.running = wanted;
     const late = setTimeout(() => asking === this.asking && this.busy(true), SLOW_MS);
     try {
-      const source = await liveSource(this.base, { prompt, edits, position }, { signal: asking.signal });
-      if (asking.signal.aborted) return;
-      if (source.live.run === this.shown.run) app.source.live = source.live; // only another position
-      else app.replace(source);
+      const source = await this.runOf({ prompt, edits, position }, { signal: asking.signal });
+      if (asking.signal.aborted) return source.close?.();
       this.running = null;
+      if (source.live.run === this.shown.run) app.source.live = source.live; // only another position
+      else {
+        const { source: before } = app;
+        app.replace(source);
+        before.close?.();
+        source.insights?.then((found) => this.learn(source, found));
+      }
       for (const part of [this.prompt, this.row, this.predictions]) part.update(app.everything());
     } catch (error) {
       if (asking.signal.aborted) return;
       app.fail(error); // and back to what is shown; the field keeps what was typed
       this.running = null;
+      this.failed = wanted === asText(this.shown.prompt, this.shown.edits, this.shown.position);
+      if (this.failed) for (const { element } of [this.prompt, this.row, this.predictions]) element.hidden = true;
       app.state.set(Live.first(this.shown));
     } finally {
       clearTimeout(late);
       if (asking === this.asking) this.busy(false);
     }
+  }
+
+  // What is worth a look in a run is known later than its weights.
+  learn({ live }, { pairs, supports }) {
+    const { app } = this;
+    if (live.run !== this.shown.run) return;
+    app.stack.pairs = pairs;
+    app.stack.layers.forEach((layer, place) => {
+      layer.supports = supports[place];
+      layer.stats.induction = supports[place].induction?.values ?? layer.stats.induction;
+    });
+    app.state.openWith(openingOf(app.source));
+    app.opening.forget();
+    app.update(new Set(["input"]));
   }
 
   busy(slow) {

@@ -17,11 +17,12 @@ export class Predictions {
     this.summary = element("p", { className: "summary", role: "status" });
     this.body = element("tbody");
     const heading = (textContent, className) => element("th", { textContent, className, scope: "col" });
-    const row = element("tr", {}, heading(say("plain"), "plain-side"), heading(say("next token"), "token"), heading(say("edited"), "edited-side"));
+    this.what = heading("", "token");
+    const row = element("tr", {}, heading(say("plain"), "plain-side"), this.what, heading(say("edited"), "edited-side"));
     this.table = element("table", {}, element("thead", {}, row), this.body);
     this.why = element("p", { className: "none" });
-    const title = element("h2", { textContent: say("Predictions"), id: "predictions-title" });
-    const top = element("div", { className: "heading" }, title, this.after);
+    this.title = element("h2", { id: "predictions-title" });
+    const top = element("div", { className: "heading" }, this.title, this.after);
     this.element = element("aside", { className: "predictions" }, top, this.summary, this.table, this.why);
     this.element.setAttribute("aria-labelledby", "predictions-title");
   }
@@ -32,10 +33,15 @@ export class Predictions {
     this.shown = live;
     const found = live.predictions;
     for (const part of [this.after, this.summary, this.table]) part.hidden = !found;
+    this.element.hidden = !found && !live.why;
+    this.title.textContent = found?.of === "sentences" ? say("Similar sentences") : say("Predictions");
     this.why.hidden = Boolean(found);
     this.why.textContent = live.why && say(live.why);
     if (!found) return;
-    this.offer(live.position);
+    this.after.hidden = Boolean(found.of);
+    this.what.textContent = { labels: say("label"), sentences: say("cosine") }[found.of] ?? say("next token");
+    this.element.classList.toggle("sentences", found.of === "sentences");
+    if (!found.of) this.offer(live.position);
     this.summary.textContent = this.said(found);
     this.body.replaceChildren(...found.tokens.map((token) => this.line(token)));
     this.element.dataset.run = live.run;
@@ -51,8 +57,9 @@ export class Predictions {
   }
 
   // How far the runs are apart, in a sentence.
-  said({ distance, divergence }) {
+  said({ of, distance, divergence }) {
     const { edits, emptied } = this.app.source.live;
+    if (of === "sentences") return say("How similar the text is to each sentence: the cosine of their vectors, with all heads and after the edits.");
     if (!edits.length) return say("No edits: both runs are the same.");
     const kl = divergence === null ? say("infinite") : say("{n} nats", { n: divergence.toPrecision(3) });
     const said = [say("Total variation {distance} · KL(plain ‖ edited) {kl}.", { distance: distance.toFixed(3), kl })];
@@ -62,14 +69,18 @@ export class Predictions {
   }
 
   line({ id, text, plain, edited }) {
+    const isShare = this.shown.predictions.of !== "sentences";
     const side = (name, share) => {
       const bar = element("i", { ariaHidden: "true" });
-      bar.style.setProperty("--share", share);
-      return element("td", { className: name }, element("b", { textContent: percent(share) }), bar);
+      bar.style.setProperty("--share", Math.max(0, share));
+      return element("td", { className: name }, element("b", { textContent: isShare ? percent(share) : signed(share) }), bar);
     };
     const shown = text.replace(/^ +| +$| {2,}|[\n\t]/g, (space) => [...space].map((one) => VISIBLE[one]).join(""));
-    const difference = Math.abs(edited - plain) < SMALL ? "" : say("{n} points", { n: `${edited > plain ? "+" : "−"}${hundredths(Math.abs(edited - plain))}` });
-    const name = element("th", { scope: "row", className: "token", title: `${shown} · ${say("token {n}", { n: id })}` });
+    const far = Math.abs(edited - plain);
+    const change = `${edited > plain ? "+" : "−"}${isShare ? hundredths(far) : far.toFixed(3)}`;
+    const difference = far < (isShare ? SMALL : 0.0005) ? "" : isShare ? say("{n} points", { n: change }) : change;
+    const title = this.shown.predictions.of ? shown : `${shown} · ${say("token {n}", { n: id })}`;
+    const name = element("th", { scope: "row", className: "token", title });
     name.append(element("bdi", { textContent: shown }), element("small", { textContent: difference || "\u00a0" }));
     const line = element("tr", {}, side("plain-side", plain), name, side("edited-side", edited));
     Object.assign(line.dataset, { token: id, plain, edited });
@@ -79,5 +90,7 @@ export class Predictions {
 
 // A probability with the digits that tell small ones apart.
 const percent = (share) => (share >= 1e-4 ? `${hundredths(share)}%` : share > 0 ? "<0.01%" : "0%");
+
+const signed = (cosine) => cosine.toFixed(3).replace("-", "−");
 
 const hundredths = (share) => (100 * share).toFixed(share >= 0.1 ? 1 : 2);

@@ -4,18 +4,25 @@ import { element } from "../element.js";
 import { say } from "../../words.js";
 
 export class PromptField {
-  // ask(prompt): called with another prompt.
+  // ask(prompt): called with another prompt; while one types if the page has the model.
   constructor(app, ask) {
     this.app = app;
     this.field = element("textarea", { rows: 1, spellcheck: false, dir: "auto", id: "prompt" });
     this.field.title = say("Enter runs the model on it, Shift+Enter begins a line");
     this.button = element("button", { type: "submit", className: "toggle", textContent: say("Run") });
-    const label = element("label", { textContent: say("Prompt"), htmlFor: "prompt" });
+    this.button.hidden = app.source.live.carried; // until it takes long
+    const label = element("label", { textContent: app.source.live.carried ? say("Text") : say("Prompt"), htmlFor: "prompt" });
     this.element = element("form", { className: "prompt" }, label, this.field, this.button);
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
       ask(this.field.value);
     });
+    for (const kind of app.source.live.carried ? ["input", "compositionend"] : []) {
+      this.field.addEventListener(kind, ({ isComposing }) => {
+        const { value } = this.field;
+        if (!isComposing && value.trim() && value !== app.state.prompt) ask(value);
+      });
+    }
     this.field.addEventListener("keydown", (event) => {
       if (event.isComposing) return;
       if (event.key === "Enter" && !event.shiftKey) {
@@ -33,6 +40,8 @@ export class PromptField {
   }
 
   busy(slow) {
-    this.button.textContent = slow ? say("Running …") : say("Run");
+    const { carried, run } = this.app.source.live;
+    this.button.hidden = carried && !slow;
+    this.button.textContent = !slow ? say("Run") : run === null ? say("Loading the model …") : say("Running …");
   }
 }

@@ -45,9 +45,9 @@ export class EditRow {
       : say("Switch off this head: its output becomes 0 (o)");
     this.head.classList.toggle("on", isHeadOff);
     const why = live.whyNoEdge(pinRow, pinCol);
-    this.hint.hidden = !why;
+    this.hint.hidden = !why || live.carried;
     this.hint.textContent = why ?? "";
-    this.block.hidden = Boolean(why);
+    this.block.hidden = live.carried || Boolean(why);
     if (!why) this.showEdge(edits, layer.number, head, pinRow, pinCol);
     this.showChips(edits);
   }

@@ -1,0 +1,109 @@
+// A model that the page carries. A worker runs it on what a reader types; each run becomes a source (data/source.js), as a run on
+// a server does.
+
+import WORKER from "./worker.js" with { type: "text" };
+import { isOff } from "../data/edits.js";
+import { embeddedSource, launch } from "../data/source.js";
+import { say } from "../words.js";
+
+const COMPARED = 1.2e6; // weights that are compared with those of float32: of long texts, those of their first rows
+
+export class Carried {
+  // facts: those of the page; recorded: its source, as Python computed it.
+  constructor(facts, recorded, blockOf) {
+    Object.assign(this, { facts, asked: 0 });
+    this.ready = this.start(recorded, blockOf);
+    this.turn = this.ready.catch(() => {}); // each question waits for the one before
+  }
+
+  async start(recorded, blockOf) {
+    await new Promise((shown) => setTimeout(shown)); // the recorded text first
+    const [wasm, weights] = ["wasm", "weights"].map(blockOf);
+    const { tokenizer, ...facts } = this.facts.model;
+    const shown = this.facts.inputs[0].stacks[0].layers.map(({ number }) => number);
+    this.worker = await launch(WORKER);
+    this.worker.onmessage = ({ data }) => this.hear(data);
+    this.worker.onerror = (event) => {
+      event.preventDefault();
+      this.question.reject(new Error(event.message));
+    };
+    await this.post({ load: { wasm, weights, facts: { ...facts, shown }, tokenizer } }, [wasm, weights]);
+    const { prompt } = this.facts.live;
+    const run = this.sourceOf({ prompt, edits: [], position: null }, await this.post({ text: prompt, gates: null }));
+    this.distance = await distanceBetween(recorded, run);
+    run.close();
+  }
+
+  // The source of a text with heads off. Questions that were aborted before their turn are never asked.
+  run = (asked, { signal } = {}) => {
+    const answer = this.turn.then(async () => {
+      await this.ready.catch(({ message: why }) => {
+        throw new Error(say("The model does not run in this browser, so the page shows the recorded text only: {why}", { why }));
+      });
+      signal?.throwIfAborted();
+      return this.sourceOf(asked, await this.post({ text: asked.prompt, gates: this.gatesOf(asked.edits) }));
+    });
+    this.turn = answer.catch(() => {});
+    return answer;
+  };
+
+  // 0 for each head that is off, 1 for the others; null if none is off.
+  gatesOf(edits) {
+    if (!edits.length) return null;
+    const { layers, heads } = this.facts.model;
+    const isHere = ({ kind, layer, heads: of }) => kind === "ablate" && !(layer >= layers) && ![of].flat().some((head) => head >= heads);
+    if (!edits.every(isHere)) throw new Error(say("This page can switch off the heads of its model only."));
+    return Array.from({ length: layers * heads }, (_, i) => Number(!isOff(edits, Math.floor(i / heads), i % heads)));
+  }
+
+  sourceOf({ prompt, edits, position }, { id, axis, layers, predictions, milliseconds, insights }) {
+    const { model, live: first, inputs: [{ stacks: [stack] }] } = this.facts;
+    const blocks = new Map();
+    const groupOf = (block, name) => blocks.set(name, block) && { bits: 32, wide: true, block: name };
+    const told = stack.layers.map((layer, place) => ({
+      ...layer, supports: null, groups: layers[place].blocks.map((block, head) => groupOf(block, `${place}.${head}`)),
+      stats: Object.fromEntries(this.facts.statistics.map(({ key }) => [key, layers[place].stats[key] ?? Array(model.heads).fill(null)])),
+    }));
+    const { distance } = this;
+    const live = { ...first, run: String(id), prompt, edits, position, predictions, milliseconds, distance };
+    const inputs = [{ name: prompt, stacks: [{ ...stack, rows: 0, cols: 0, layers: told, relevance: null, pairs: [] }] }];
+    const source = embeddedSource({ ...this.facts, axes: [axis], inputs, live, made: null }, (name) => blocks.get(name));
+    return Object.assign(source, { insights });
+  }
+
+  // ---- the worker, which has one question at a time
+
+  post(message, transferred = []) {
+    const id = this.asked++;
+    const insights = new Promise((learn) => (this.learn = learn));
+    return new Promise((resolve, reject) => {
+      this.question = { id, resolve: (value) => resolve({ id, insights, ...value }), reject };
+      this.worker.postMessage({ id, ...message }, transferred);
+    });
+  }
+
+  hear({ id, value, insights, error }) {
+    if (insights) return id === this.question.id && this.learn(insights);
+    if (error) this.question.reject(new Error(say(...error)));
+    else this.question.resolve(value);
+  }
+}
+
+// How far the weights of two sources of one text are apart: the mean and the largest distance.
+async function distanceBetween(...sources) {
+  const [one, other] = sources.map(({ inputs: [{ stacks: [stack] }] }) => stack);
+  const [count, keys] = [one.layers.reduce((sum, { heads }) => sum + heads, 0), one.cols.length];
+  const rows = Math.min(one.rows.length, Math.ceil(COMPARED / (count * keys)));
+  let [sum, most] = [0, 0];
+  for (const [layer, { heads }] of one.layers.entries()) {
+    for (let head = 0; head < heads; head++) {
+      const tileOf = (stack) => stack.tile(layer, head, [0, rows], [0, keys], rows, keys, "max");
+      const [ours, theirs] = await Promise.all([one, other].map(tileOf));
+      ours.forEach((weight, i) => {
+        const far = Math.abs(weight - theirs[i]);
+        [sum, most] = [sum + far, Math.max(most, far)];
+      });
+    }
+  }
+  return { mean: sum / (count * rows * keys), most };
+}
