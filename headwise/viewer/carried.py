@@ -51,8 +51,8 @@ def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str, dtype: Dtype = "in
     facts: dict[str, Any] = {"longest": bert.config.max_positions}
     settings = read_settings(bert.folder) if bert.folder else None
     if settings and settings.pooling in (("mean",), ("cls",)) and not (settings.lowercase or settings.default_prompt):
-        if all(isinstance(each, Normalize) for each in settings.later):
-            facts |= {"pooling": settings.pooling[0], "sentences": choose_sentences(tokenizer)}
+        later = [each for each in settings.later if not isinstance(each, Normalize)]
+        facts |= {} if later else {"pooling": settings.pooling[0], "sentences": choose_sentences(tokenizer)}
     return _carry(bert, carry_tokenizer(tokenizer), prompt, dtype, facts)
 
 
@@ -116,11 +116,11 @@ def carry(model: Bert | TextClassifier, dtype: Dtype = "int8") -> tuple[dict[str
     bert = model.encoder if isinstance(model, TextClassifier) else model
     packed = pack_for(bert, Embeddings, dtype, STRIP) if type(bert) is Bert else None
     if packed is None or packed.embeddings is None:
+        family = f" ({bert.config.family})" if isinstance(bert, Bert) else ""
         raise ArgumentError(
-            "a page can carry a model with BERT's embeddings and layers, such as minilm, or a classifier of such a "
-            f"model. Received: {type(model).__name__}"
-            + (f" with the encoder {type(bert).__name__}" if bert is not model else "")
-            + (f" of the family {bert.config.family}" if isinstance(bert, Bert) else "")
+            "a page can carry a model with BERT's embeddings and layers, such as MiniLM, or a classifier of such a "
+            "model. Received: {encoder}",
+            encoder=type(bert).__name__ + family,
         )
     tables, (dim, heads, hidden, activation, layers) = packed.embeddings, packed.sizes
     data = b"".join(_bytes(tensor) for tensor in _tensors(packed, dtype))

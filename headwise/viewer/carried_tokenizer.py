@@ -29,8 +29,8 @@ def carry_tokenizer(tokenizer: Tokenizer, *, signs: bool = True) -> dict[str, An
     `signs`: whether a special token in a text is read as such; False = as ordinary text, as tasks read it.
 
     Returns:
-        "signs"; "settings": its tokenizer.json without the vocabulary; "names": the tokens in the order of their ids; "removed"
-        and "alone": the characters that are left out, and that are words by themselves, as bounds of ranges;
+        "signs"; "settings": its tokenizer.json without the vocabulary; "names": the tokens in the order of their ids;
+        "removed" and "alone": the characters that are left out, and that are words by themselves, as bounds of ranges;
         "probes": texts; "checksum": that of `names` and `probes` and how they are read.
 
     Raises:
@@ -42,9 +42,11 @@ def carry_tokenizer(tokenizer: Tokenizer, *, signs: bool = True) -> dict[str, An
     plain = all(each["special"] and not (each["normalized"] or each["lstrip"] or each["rstrip"]) for each in added)
     if kinds != _KINDS or not plain or not settings["post_processor"]:
         raise ArgumentError(
-            "a page can carry a tokenizer of BERT: WordPiece, BertNormalizer, BertPreTokenizer, special tokens around "
-            f"the text, and no other added tokens. Received: {', '.join(map(str, kinds.values()))}, and "
-            f"{', '.join(each['content'] for each in added) or 'no added tokens'}"
+            "a page can carry a tokenizer of BERT: {expected}, special tokens around the text, and no other added "
+            "tokens. Received: {received}; added: {added}",
+            expected=", ".join(_KINDS.values()),
+            received=", ".join(map(str, kinds.values())),
+            added=", ".join(each["content"] for each in added) or "–",
         )
     vocabulary = settings["model"].pop("vocab") | {each["content"]: each["id"] for each in added}
     names = sorted(vocabulary, key=vocabulary.__getitem__)

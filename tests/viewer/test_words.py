@@ -44,8 +44,8 @@ def _plain(literal: str) -> str:
 
 
 def said(code: str) -> Iterator[str]:
-    """What `say` is given in a script, up to the values of the sentence."""
-    for match in re.finditer(r"\bsay\(", code):
+    """What `say`, or an error that it says, is given in a script, up to the values of the sentence."""
+    for match in re.finditer(r"\b(?:say|Refusal)\(", code):
         depth, end = 1, match.end()
         while depth and not (depth == 1 and code[end] in ",{"):
             if string := re.compile(STRING).match(code, end):

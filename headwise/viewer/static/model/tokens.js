@@ -92,7 +92,7 @@ const BEFORE_NUMBERS = /^(nos?|figs?|eqs?|sec|ch|vol|pp|art|jan|feb|mar|apr|jun|
 
 // Where sentences end: [places in the string, places in its code points].
 function sentenceEnds(text) {
-  const cased = text !== text.toLowerCase();
+  const cased = /[\p{Uppercase}\p{Lt}]/u.test(text) || !/\p{Lowercase}/u.test(text);
   const ends = [];
   for (const { 0: found, index, groups } of text.matchAll(END)) {
     const isEnd = groups.mark === undefined || isLast(text, ends.at(-1)?.[0] ?? 0, index, found, groups.mark, cased);
