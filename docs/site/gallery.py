@@ -25,6 +25,11 @@ TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."
 
 
+def minilm(out: Path) -> None:
+    """The page carries the model."""
+    assert cli.main(["view", TIRED, "--with-model", "--out", str(out)]) == 0
+
+
 def bert(out: Path) -> None:
     headwise.view(read(TIRED), out, title="A BERT reads a sentence")
 
@@ -83,7 +88,7 @@ def read(text: str) -> Seen:
     return seen
 
 
-PAGES: tuple[Callable[[Path], None], ...] = (bert, induction, cross, patches, profile, compare)
+PAGES: tuple[Callable[[Path], None], ...] = (minilm, bert, induction, cross, patches, profile, compare)
 
 
 def main(folder: Path) -> None:

@@ -32,6 +32,7 @@ import reference  # noqa: E402
 LIVE = Path(
     os.environ.get("HEADWISE_GALLERY", ROOT / "build" / "gallery")
 )  # where scripts/docs writes the pages of the gallery
+LARGE = 5_000_000  # bytes of a page that opens by a click
 EXECUTE = os.environ.get("HEADWISE_NOTEBOOKS") != "saved"
 EXAMPLES = sorted((ROOT / "examples").iterdir())
 
@@ -51,7 +52,7 @@ _ORIGINS = {page: file for file, page in PAGES.items()}
 _FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 _COMMENT = re.compile(r"^(<!--.*?-->)$", re.MULTILINE)
-_LIVE = re.compile(r"<!-- live: (?P<name>[\w-]+)(?P<address>#\S+)? -->\n+!\[(?P<alt>[^]]*)\]\([^)]*\)")
+_LIVE = re.compile(r"<!-- live: (?P<name>[\w-]+)(?P<address>#\S+)? -->\n+(?P<picture>!\[(?P<alt>[^]]*)\]\([^)]*\))")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -148,8 +149,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def on_page_context(context: TemplateContext, *, page: Page, config: MkDocsConfig, nav: Navigation) -> TemplateContext:
     """Say the words of the theme, such as "Search", in the language of the page."""
     where = page.file.src_uri
-    config.theme["language"] = "zh" if where == "zh.md" or where.startswith("zh/") else "en"
+    config.theme["language"] = "zh" if _is_chinese(where) else "en"
     return context
+
+
+def _is_chinese(where: str) -> bool:
+    return where == "zh.md" or where.startswith("zh/")
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -186,6 +191,14 @@ def _framed(markdown: str, where: str) -> str:
         if not (LIVE / f"{match['name']}.html").exists():
             raise PluginError(f"{where}: there is no {match['name']}.html in {LIVE}: scripts/docs writes it")
         page = f"{up}live/{match['name']}.html{match['address'] or ''}"
+        if (size := (LIVE / f"{match['name']}.html").stat().st_size) > LARGE:
+            said = (
+                "在这个浏览器里打开：{} MB，不需要服务器"
+                if _is_chinese(where)
+                else "Open it in this browser: {} MB, no server"
+            )
+            link = f'({page}){{: target="_blank" }}'
+            return f"[{match['picture']}]{link}\n\n**[{said.format(round(size / 1e6))}]{link}**"
         frame = f'<iframe class="live" loading="lazy" src="{page}" title="{match["alt"]}"></iframe>'
         return f'{frame}\n\n[Open it alone]({page}){{: target="_blank" .alone }}'
 

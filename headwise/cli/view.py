@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from headwise.cli.anything import reading, view_images, view_texts
+from headwise.cli.carrying import EXAMPLE, carry_model
 from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_texts
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
-from headwise.cli.carrying import EXAMPLE, carry_model
 from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working

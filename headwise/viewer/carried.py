@@ -92,9 +92,9 @@ def _carry(
     if labels is not None:
         described["head"]["labels"] = labels
     told = {**described, **facts, "linking": sorted(linking_words()), "tokenizer": tokenizer}
-    live = {"run": None, "prompt": prompt, "edits": [], "position": None, "predictions": None, "why": "", "emptied": 0}
-    both = {"model": told, "live": {**live, "carried": True, "dtype": dtype}}
-    return Carried(both, (("wasm", WASM.read_bytes()), ("weights", weights)))
+    live: dict[str, Any] = {"run": None, "prompt": prompt, "edits": [], "position": None, "predictions": None}
+    live |= {"why": "", "emptied": 0, "carried": True, "dtype": dtype}
+    return Carried({"model": told, "live": live}, (("wasm", WASM.read_bytes()), ("weights", weights)))
 
 
 @torch.no_grad()

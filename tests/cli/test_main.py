@@ -42,7 +42,7 @@ VERBS = {  # beside --lang and --debug, which all have
     "--max-tokens --host --max-body --timeout --port --grpc-port --tensorflow-port --token-file --tls-cert "
     "--tls-key --drain",
     "stats": "path --layers --row --csv --json --verify",
-    "view": "texts --file --model --image --layers --out --serve --port --open --encoding",
+    "view": "texts --file --model --image --layers --out --serve --port --open --encoding --with-model --dtype",
     "watch": "texts --file --model --out --layers --only --max-length --generate --values --dtype --statistics-only "
     "--lines --chunk --encoding",
     "worksheet": "records --layer --head --row --col --call --example "

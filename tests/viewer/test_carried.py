@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -43,14 +44,21 @@ CODE = """
 """
 
 
-@pytest.fixture
-def portable() -> Iterator[None]:
+@contextlib.contextmanager
+def as_portable() -> Iterator[None]:
+    """Python computes by the instructions that WebAssembly has."""
     before = instruction_set()
     if before is None:
         pytest.skip("no native kernels")
     use("portable")
     yield
     use(before)
+
+
+@pytest.fixture
+def portable() -> Iterator[None]:
+    with as_portable():
+        yield
 
 
 def small() -> Bert:

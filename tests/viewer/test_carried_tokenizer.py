@@ -43,7 +43,7 @@ BLOCKS = [
     (0xF0000, 0x10FFFF),
 ]
 ODD = [
-    *("Dr. Who met J. Smith. He left! Why? “No.” (Yes.) and so on… ok\nNo. 5 is 3. fine.\n1. Open it. 2. Shut", "a. b. c"),
+    *("Dr. Who met J. Smith. He left! Why? “No.” (Yes.) and so on… ok\nNo. 5 is 3. fine.\n1. Open it. 2. Shut"),
     *("他来了。“真的？”她问！好…… 在No. 5。Es war z. B. gut.Ende", "पूर्ण विराम। अंत؟ نعم۔", "ends. [SEP] A [MASK]. B"),
     *("", " ", "\n\t ", "\u00a0", "\x00", "\ufffd", "a" * 150, "un" * 70, "x" * 101, "日本語" * 40),
     *("don't 3.5 U.S. (a) ((b)) “c” 1,000.5", "[CLS] [MASK]a[UNK]b[PAD]", "×« unrelatably", "##ing # ##"),

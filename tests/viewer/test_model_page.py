@@ -30,7 +30,8 @@ from .firefox import firefox
 from .test_carried import in_python, pack_as_the_page, portable
 
 if TYPE_CHECKING:
-    pass
+    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import Page as Tab
 
 __all__ = ["portable"]  # a fixture
 

@@ -11,15 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import headwise
 from headwise import masks
 from headwise.cli.files import NamedText
 from headwise.cli.live import live_causal
 from headwise.experiments import Patching
 from headwise.experiments.sweeping import Over
+from headwise.models import Bert
+from headwise.models.checkpoint import default_model
 from headwise.profiles import profile
-from headwise.records import Seen
-from headwise.text import Patches
-from headwise.viewer import inputs_of
+from headwise.records import AttentionRecord, Seen
+from headwise.text import Patches, Tokenizer
+from headwise.viewer import inputs_of, write_page
+from headwise.viewer.carried import carry_bert
 from headwise.viewer.patched import write_patching_page
 from headwise.viewer.profiled import write_profile_page
 from headwise.viewer.server import serving, serving_live
@@ -27,6 +31,7 @@ from tests.profiles.tiny import code, tiny
 
 from .conftest import PIG, PROMPT, look, placed, record
 from .reader import Reader, causal, rollout, small_llama, truth, unread
+from .test_carried import as_portable, in_python, pack_as_the_page
 from .test_flow import with_gradients
 
 COMPARED = ".view-compare .said .note"
@@ -348,3 +353,29 @@ def visit_a_live_model(reader: Reader) -> None:
         page.tab.goto("about:blank")
         page.tab.goto(f"{url}#lang=en&edits=block.all.all.0.0")
         page.says("In {n} places a query was left without any key.", ".summary", n=2)
+
+
+def visit_a_model_in_the_page(reader: Reader) -> None:
+    """Every weight of MiniLM by int8, as the page computes it, beside that of float32."""
+    bert, tokenizer = Bert.from_pretrained(default_model()), Tokenizer.from_pretrained(default_model())
+    text = "The animal didn't cross the street because it was too tired."
+    tokens = tokenizer.encode(text)
+    with torch.no_grad(), headwise.watch(bert, tokens=tokens) as seen:
+        bert(torch.tensor([tokens.ids]))
+    with as_portable():
+        given = {"ids": tokens.ids, "types": [0] * len(tokens.ids), "gates": None}
+        _, calls = in_python(pack_as_the_page(bert, "int8"), given)
+    pairs = zip(calls, seen.records, strict=True)
+    far = torch.stack([(AttentionRecord(call).weights() - record.weights()).abs() for call, record in pairs])
+    path = reader.folder / "model.html"
+    write_page(path, inputs_of(seen), title="MiniLM", carried=carry_bert(bert, tokenizer, text))
+    reader.tab.goto(f"{path.as_uri()}#lang=en")
+    reader.says("computed in this page in {n} ms", ".facts", n=...)
+    reader.says(
+        "{dtype}: weights differ from float32 by {mean} on average, {most} at most",
+        ".facts",
+        near=1e-4,
+        dtype="int8",
+        mean=float(far.mean()),
+        most=float(far.max()),
+    )

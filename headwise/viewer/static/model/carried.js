@@ -21,7 +21,9 @@ export class Carried {
     const [wasm, weights] = ["wasm", "weights"].map(blockOf);
     const { tokenizer, ...facts } = this.facts.model;
     const shown = this.facts.inputs[0].stacks[0].layers.map(({ number }) => number);
-    this.worker = await launch(WORKER);
+    this.worker = await launch(WORKER).catch(() => {
+      throw new Error(say("this browser allows no worker."));
+    });
     this.worker.onmessage = ({ data }) => this.hear(data);
     this.worker.onerror = (event) => {
       event.preventDefault();

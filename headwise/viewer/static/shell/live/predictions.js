@@ -23,7 +23,7 @@ export class Predictions {
     this.why = element("p", { className: "none" });
     this.title = element("h2", { id: "predictions-title" });
     const top = element("div", { className: "heading" }, this.title, this.after);
-    this.element = element("aside", { className: "predictions" }, top, this.summary, this.table, this.why);
+    this.element = element("aside", { className: "predictions", tabIndex: 0 }, top, this.summary, this.table, this.why);
     this.element.setAttribute("aria-labelledby", "predictions-title");
   }
 
