@@ -51,7 +51,7 @@ PICTURES = {
 
 # name of a page of the gallery -> the part of its address after the #
 GALLERY = {
-    "minilm": "view=head&layer=3&head=1&row=10&col=2&edits=off.3.1,off.4.7,off.5.all",
+    "minilm": "view=head&layer=3&head=1&row=10&col=2&edits=off.3.1,off.4.7,off.5.all&hints=false",
     "bert": "view=head&layer=5&head=11&row=10&col=2",
     "induction": "view=head&layer=1&head=0&row=7&col=3",
     "cross": "view=head&layer=0&head=0&row=1&col=3",
