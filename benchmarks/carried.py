@@ -4,9 +4,9 @@
     python benchmarks/carried.py RUN            # and a run of headwise train classify
 
 Each browser opens the page from the disk. `ready`: seconds until the model answered for the first time. Milliseconds:
-the worker's own, of the encoder with its statistics, the median over texts of random words with so many tokens (the least
-in brackets); `answer`: from setting the text until its weights are there, tokenizer and what follows included. `from
-Python`: the largest distance of a weight from that of the same model in Python, by the portable kernels. `from
+the worker's own, of the encoder with its statistics, the median over texts of random words with so many tokens (in
+brackets the least); `answer`: from setting the text until its weights are there, tokenizer and what follows included.
+`from Python`: the largest distance of a weight from that of the same model in Python, by the portable kernels. `from
 float32`: what the page says.
 """
 

@@ -1,4 +1,4 @@
-"""Loads the model for the live page of `headwise view --serve --model`: any causal language model, or a BERT."""
+"""Loads the model of a page on which texts are typed: `headwise view --serve --model`, and `view --with-model`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headwise.models.bert import Bert
     from headwise.text import Tokenizer
+    from headwise.viewer.carried import Carried, Dtype
     from headwise.viewer.live import Live, LiveModel
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -25,10 +26,10 @@ NO_HEAD = (
 )
 
 
-def read_prompt(texts: Sequence[str], files: Sequence[Path], example: str = PROMPT) -> NamedText:
+def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
     """Return the first prompt of a page: the given text, else an example. Raises ArgumentError for several texts."""
     if not texts and not files:
-        return NamedText("TEXT", example, example)
+        return NamedText("TEXT", PROMPT, PROMPT)
     first, *more = read_texts(texts, files)
     if more:
         raise ArgumentError(
@@ -114,6 +115,30 @@ def live_bert(
 
     model = LiveModel(bert, tokenizer.encode, run, most_tokens=bert.config.max_positions, why=NO_HEAD)
     return _live(model, title, prompt, ranges)
+
+
+def carry_model(run: Path | None, model: str | None, prompt: str, dtype: Dtype) -> Carried:
+    """Make what a page gets of the model of a run folder, of a BERT by its id or folder, or of MiniLM.
+
+    Raises:
+        ArgumentError: a model of another kind.
+    """
+    from headwise import tasks
+    from headwise.models.bert import Bert
+    from headwise.models.checkpoint import default_model, resolve
+    from headwise.text import Tokenizer
+    from headwise.viewer.carried import carry_bert, carry_classifier
+
+    task = None if run is None else tasks.load(run)
+    if isinstance(task, tasks.Classify):
+        return carry_classifier(task, prompt, dtype)
+    if task is not None or (model is not None and not is_bert(model)):
+        raise ArgumentError(
+            "--with-model: a page can carry a BERT, or a run of headwise train classify. Received: {name}",
+            name=task.name if task else model,
+        )
+    folder = default_model() if model is None else resolve(model)
+    return carry_bert(Bert.from_pretrained(folder), Tokenizer.from_pretrained(folder), prompt, dtype)
 
 
 def _live(model: LiveModel, title: str, prompt: NamedText, ranges: Sequence[LayerRange] | None) -> Live:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from headwise.cli.anything import reading, view_images, view_texts
-from headwise.cli.carrying import EXAMPLE, carry_model
 from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_texts
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
-from headwise.cli.live import is_bert, live_bert, live_causal, make_title, predicts, read_prompt
+from headwise.cli.live import carry_model, is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
 from headwise.cli.output import Say, check_served, working
 from headwise.cli.patched import patching_among, view_patching
@@ -72,11 +71,11 @@ class _Found:
 @click.option(
     "--with-model",
     is_flag=True,
-    help="Put the model into the page, too: it then answers while one types, offline. For a BERT, or a RUN of headwise "
-    "train classify.",
+    help="Put the model into the page, too: the page then answers while you type, offline. For a BERT, or a RUN of "
+    "headwise train classify.",
 )
 @click.option(
-    "--dtype", type=click.Choice(["int8", "float32"]), help="Of the weights of --with-model.  [default: int8]"
+    "--dtype", type=click.Choice(["int8", "float32"]), help="The dtype of the weights of --with-model.  [default: int8]"
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port of --serve. Default: a free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
@@ -107,6 +106,8 @@ def view(
     """
     ranges = parse_layers(layers)
     run = run_among(texts, model)
+    is_file = run is None and any(map(is_records, texts))
+    _check_with_model(with_model, dtype, {"--serve": serve, "--image": images, "RECORDS.hw": is_file})
     if run is None and (profile := profile_among(texts, files)):
         view_profile(profile, model, layers, out, serve=serve, port=port, open_page=open_page)
         return
@@ -116,14 +117,12 @@ def view(
         "--image": images,
         "--layers": layers,
         "--serve": serve,
-        "--with-model": with_model,
         "--port": port,
     }
     if run is None and (patching := patching_among(texts, others)):
         view_patching(patching, out, open_page=open_page)
         return
     records = [] if run else _records(texts, files, model)
-    _check_with_model(with_model, dtype, {"--serve": serve, "--image": images, "RECORDS.hw": records})
     if images:
         _check_images(texts, files, model)
     check_served(out, port, serve=serve)
@@ -139,13 +138,11 @@ def view(
             found_live = live_causal(model, prompt, ranges)
         _serve_live(found_live, prompt.text, port, open_page)
         return
-    given = texts[1:] if run else texts
-    if with_model:
-        named = [read_prompt(given, files, EXAMPLE)]
-    else:
-        named = [] if records or images else read_texts(given, files)
+    read = (lambda *given: [read_prompt(*given)]) if with_model else read_texts
+    named = [] if records or images else read(texts[1:] if run else texts, files)
 
     with working("loading the records" if records else "loading the model") as say:
+        carried = carry_model(run, model, named[0].text, dtype or "int8") if with_model else None
         if run:
             titles = [each.title for each in named]
             inputs, made, predictions = look(run, [each.text for each in named], titles, ranges)
@@ -161,7 +158,6 @@ def view(
             from headwise.viewer import write_page
 
             say(Sentence("writing {name}").format(name=target))
-            carried = carry_model(run, model, named[0].text, dtype or "int8") if with_model else None
             write_page(target, found.inputs, title=found.title, made=found.made, carried=carried)
 
     for each in found.predictions:
@@ -183,7 +179,9 @@ def view(
 
 def _check_with_model(with_model: bool, dtype: str | None, others: dict[str, Any]) -> None:
     if dtype and not with_model:
-        raise ArgumentError("--dtype is that of the weights of --with-model: expected --with-model, too")
+        raise ArgumentError(
+            "--dtype {dtype}: only --with-model writes weights. Add --with-model, or leave --dtype out", dtype=dtype
+        )
     for name, given in others.items():
         if with_model and given:
             raise ArgumentError("--with-model: expected a text, or a RUN and a text. Received: {name}", name=name)

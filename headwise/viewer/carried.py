@@ -20,7 +20,6 @@ from headwise.models.sentence_head import Normalize
 from headwise.models.sentence_settings import read_settings
 from headwise.models.text_classifier import TextClassifier
 from headwise.native.linear import Encoder, Norm, quantise
-from headwise.native.wasm.build import WASM
 from headwise.text import Tokenizer
 from headwise.text.linking import linking_words
 from headwise.viewer.carried_tokenizer import carry_tokenizer
@@ -28,9 +27,10 @@ from headwise.viewer.carried_tokenizer import carry_tokenizer
 if TYPE_CHECKING:
     from headwise.tasks import Classify
 
+WASM = files("headwise.native").joinpath("wasm", "encoder.wasm")
 STRIP = 8  # outputs next to one another in the weights: those of the portable instruction set, which WebAssembly has
 ALIGNMENT = 16  # each tensor begins at a multiple of so many bytes
-MOST_BYTES = 380_000_000  # of weights: a browser's longest text, in which they are written with 3/4 byte a character
+MOST_BYTES = 380_000_000  # of weights: browsers hold no longer text, and base64 holds 3 bytes in 4 characters
 
 Dtype = Literal["int8", "float32"]
 
@@ -48,12 +48,10 @@ def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str, dtype: Dtype = "in
 
     `prompt`: the text with which the page opens. Raises ArgumentError for a model or a tokenizer of another kind.
     """
-    facts: dict[str, Any] = {"longest": bert.config.max_positions}
-    settings = read_settings(bert.folder) if bert.folder else None
-    if settings and settings.pooling in (("mean",), ("cls",)) and not (settings.lowercase or settings.default_prompt):
-        later = [each for each in settings.later if not isinstance(each, Normalize)]
-        facts |= {} if later else {"pooling": settings.pooling[0], "sentences": choose_sentences(tokenizer)}
-    return _carry(bert, carry_tokenizer(tokenizer), prompt, dtype, facts)
+    facts: dict[str, Any] = {"longest": bert.config.max_positions, "tokenizer": carry_tokenizer(tokenizer)}
+    if pooling := _read_pooling(bert):
+        facts |= {"pooling": pooling, "sentences": choose_sentences(tokenizer)}
+    return _carry(bert, prompt, dtype, facts)
 
 
 def carry_classifier(task: Classify, prompt: str, dtype: Dtype = "int8") -> Carried:
@@ -61,7 +59,8 @@ def carry_classifier(task: Classify, prompt: str, dtype: Dtype = "int8") -> Carr
     if task.reads_pairs:
         raise ArgumentError("a page can carry a classifier of single texts. Received: a classifier of pairs of texts")
     tokenizer = carry_tokenizer(task.subwords.tokenizer, signs=False)
-    return _carry(task.model, tokenizer, prompt, dtype, {"longest": task.max_length}, list(task.labels))
+    facts = {"longest": task.max_length, "tokenizer": tokenizer, "labels": list(task.labels)}
+    return _carry(task.model, prompt, dtype, facts)
 
 
 def choose_sentences(tokenizer: Tokenizer) -> list[str]:
@@ -73,14 +72,17 @@ def choose_sentences(tokenizer: Tokenizer) -> list[str]:
     return found
 
 
-def _carry(
-    model: Bert | TextClassifier,
-    tokenizer: dict[str, Any],
-    prompt: str,
-    dtype: Dtype,
-    facts: dict[str, Any],
-    labels: list[str] | None = None,
-) -> Carried:
+def _read_pooling(bert: Bert) -> str | None:
+    """Return how a checkpoint makes the vector of a text, "mean" or "cls"; None = in another way, or unknown."""
+    settings = read_settings(bert.folder) if bert.folder else None
+    if settings is None or settings.lowercase or settings.default_prompt or settings.width:
+        return None
+    if settings.pooling not in (("mean",), ("cls",)) or any(type(each) is not Normalize for each in settings.later):
+        return None
+    return settings.pooling[0]
+
+
+def _carry(model: Bert | TextClassifier, prompt: str, dtype: Dtype, facts: dict[str, Any]) -> Carried:
     described, weights = carry(model, dtype)
     if len(weights) > MOST_BYTES:
         raise ArgumentError(
@@ -89,12 +91,10 @@ def _carry(
             size=round(len(weights) / 1e6),
             most=round(MOST_BYTES / 1e6),
         )
-    if labels is not None:
-        described["head"]["labels"] = labels
-    told = {**described, **facts, "linking": sorted(linking_words()), "tokenizer": tokenizer}
     live: dict[str, Any] = {"run": None, "prompt": prompt, "edits": [], "position": None, "predictions": None}
     live |= {"why": "", "emptied": 0, "carried": True, "dtype": dtype}
-    return Carried({"model": told, "live": live}, (("wasm", WASM.read_bytes()), ("weights", weights)))
+    told = {"model": {**described, **facts, "linking": sorted(linking_words())}, "live": live}
+    return Carried(told, (("wasm", WASM.read_bytes()), ("weights", weights)))
 
 
 @torch.no_grad()
@@ -126,7 +126,7 @@ def carry(model: Bert | TextClassifier, dtype: Dtype = "int8") -> tuple[dict[str
     data = b"".join(_bytes(tensor) for tensor in _tensors(packed, dtype))
     description: dict[str, Any] = {
         **{"dtype": dtype, "strip": STRIP, "dim": dim, "heads": heads, "hidden": hidden, "activation": activation},
-        **{"layers": layers, "scale": packed.scale, "bytes": len(data)},
+        **{"layers": layers, "scale": packed.scale},
         **{"words": len(tables.word), "positions": len(tables.position), "types": len(tables.type)},
     }
     if isinstance(model, TextClassifier):

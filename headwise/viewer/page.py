@@ -94,10 +94,9 @@ def page_of(
     """
     script, style = assemble(entry), read("document.css")
     before, after = read("page.html").split("<!-- data -->")
+    allowed = policy(script, style, embedded=facts["source"] == "embedded", runs="model" in facts)
     yield (
-        before.replace(
-            "<!-- policy -->", policy(script, style, embedded=facts["source"] == "embedded", runs="model" in facts)
-        )
+        before.replace("<!-- policy -->", allowed)
         .replace("/* style */", style)
         .replace("<!-- version -->", __version__)
         .replace("<!-- title -->", html.escape(facts["title"].encode("utf-8", "replace").decode()))

@@ -126,7 +126,7 @@ def test_labels_columns_and_files(run: Run, tmp_path: Path) -> None:
 
 def test_there_is_one_printer() -> None:
     """`echo` and `make_console`. Programs that run alone may print too, and a line of progress may erase itself."""
-    alone = {"native/build.py", "native/wasm/build.py", "export/onnx/run_tensorrt.py"}
+    alone = {"native/build.py", "export/onnx/run_tensorrt.py"}
     may = {"language.py", "tables.py", "cli/profile.py", *alone}
     for path in sorted(ROOT.rglob("*.py")):
         if path.relative_to(ROOT).as_posix() not in may:

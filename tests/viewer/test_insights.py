@@ -22,7 +22,10 @@ SEED = random.randrange(2**31)  # other texts in each run; pytest prints it wher
 DEPTH = 4
 CODE = """
     const { insightsOf } = await use("model/insights.js");
-    return given.map(({ axis, ids, layers, facts }) => insightsOf(axis, ids, layers, facts));
+    return given.map(({ axis, ids, layers, facts }) => {
+        const steps = insightsOf(axis, ids, layers, facts);
+        for (let step = steps.next(); ; step = steps.next()) if (step.done) return step.value;
+    });
 """
 
 

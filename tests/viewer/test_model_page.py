@@ -146,7 +146,7 @@ def test_minilm_in_the_page_is_minilm_in_python(evaluate: Callable[..., Any], mi
 
     def hidden_of(text: str, gates: Any) -> tuple[torch.Tensor, Any]:
         ids = tokenizer.encode(text).ids
-        return in_python(packed, {"ids": ids, "types": [0] * len(ids), "gates": gates})
+        return in_python(packed, {"ids": ids, "gates": gates})
 
     for off in ([], *(draw_heads(draw, 6, 12) for _ in range(3))):
         text = " ".join(draw.choices(words, k=draw.randint(3, 25))).capitalize() + "."

@@ -363,7 +363,7 @@ def visit_a_model_in_the_page(reader: Reader) -> None:
     with torch.no_grad(), headwise.watch(bert, tokens=tokens) as seen:
         bert(torch.tensor([tokens.ids]))
     with as_portable():
-        given = {"ids": tokens.ids, "types": [0] * len(tokens.ids), "gates": None}
+        given = {"ids": tokens.ids, "gates": None}
         _, calls = in_python(pack_as_the_page(bert, "int8"), given)
     pairs = zip(calls, seen.records, strict=True)
     far = torch.stack([(AttentionRecord(call).weights() - record.weights()).abs() for call, record in pairs])

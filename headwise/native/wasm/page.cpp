@@ -37,10 +37,10 @@ int64_t first[2];
 enum { OF_QKV = 6, OF_TEXT = 7 }; // slots of scratch that the kernels leave alone
 
 struct Text { // what is given of a text, and what follows from it
-    int32_t *ids, *types;    // [T]
+    int32_t* ids;            // [T]
     float *gates;            // [layers, H]
     float *x, *of_words;     // [T, M]
-    int64_t *places, *kinds; // [T]
+    int64_t *places, *types; // [T], the types all 0
     float *found;            // what look() returns
     int64_t *needed, *keys, *first_keys; // [H, T], [H, T], [H]
 } text;
@@ -87,16 +87,16 @@ PAGE(load) int load(char* bytes, int dtype, int strip, int M, int H, int F, int 
     return reader.at - bytes;
 }
 
-// Where to write the ids and types of a text of 1 to `positions` tokens, int32 [T] each, and the gates, float [layers, H],
-// each from a multiple of 16 bytes. Null if there is no memory.
+// Where to write the ids of a text of 1 to `positions` tokens, int32 [T], and the gates, float [layers, H], each from a
+// multiple of 16 bytes. Null if there is no memory.
 PAGE(begin) void* begin(int T) {
     const int64_t n = T * call.M, of_heads = call.H * T;
-    Reader reader{(char*)hw::scratch(OF_TEXT, 20 * n + 44 * of_heads + 24 * T + 4 * call.layers * call.H + 8 * call.H + 200)};
+    Reader reader{(char*)hw::scratch(OF_TEXT, 16 * n + 44 * of_heads + 20 * T + 4 * call.layers * call.H + 8 * call.H + 200)};
     call.qkv = hw::scratch(OF_QKV, 12 * n * call.layers);
     if (!reader.at || !call.qkv) return nullptr;
     call.T = first[1] = T;
-    text = {reader.take<int32_t>(T), reader.take<int32_t>(T), reader.take<float>(call.layers * call.H), reader.take<float>(n), reader.take<float>(n), reader.take<int64_t>(T), reader.take<int64_t>(T),
-            reader.take<float>(3 * n + 7 * of_heads), reader.take<int64_t>(of_heads), reader.take<int64_t>(of_heads), reader.take<int64_t>(call.H)};
+    text = {reader.take<int32_t>(T), reader.take<float>(call.layers * call.H), reader.take<float>(n), reader.take<float>(n), reader.take<int64_t>(T), reader.take<int64_t>(T),
+            reader.take<float>(2 * n + 7 * of_heads), reader.take<int64_t>(of_heads), reader.take<int64_t>(of_heads), reader.take<int64_t>(call.H)};
     return text.ids;
 }
 
@@ -104,14 +104,14 @@ PAGE(begin) void* begin(int T) {
 PAGE(run) int run() {
     for (int64_t t = 0; t < call.T; t++) {
         const int64_t id = text.ids[t];
-        if (id < 0 || id >= words || text.types[t] < 0 || text.types[t] >= kinds) return SIZES;
-        text.places[t] = t, text.kinds[t] = text.types[t];
+        if (id < 0 || id >= words) return SIZES;
+        text.places[t] = t, text.types[t] = 0;
         float* to = text.of_words + t * call.M;
         if (call.dtype == HW_FLOAT32) std::memcpy(to, word + id * call.M, 4 * call.M);
         else for (int64_t j = 0; j < call.M; j++) to[j] = ((const int8_t*)word)[id * call.M + j] * word_scale[id];
     }
     hw_embeddings& tables = call.embeddings;
-    tables.ids = tables.places = text.places, tables.types = text.kinds, tables.word = text.of_words; // the words of the text
+    tables.ids = tables.places = text.places, tables.types = text.types, tables.word = text.of_words; // the words of the text
     call.x = text.x, call.gates = text.gates;
     if (const int64_t code = check(call)) return code;
     return call.dtype == HW_INT8 ? ISA::encoder<ISA::Int8>(call) : ISA::encoder<ISA::Float32>(call);
@@ -119,12 +119,12 @@ PAGE(run) int run() {
 
 PAGE(hidden) const float* hidden() { return call.x; } // [T, M]
 
-// Queries, keys and values of a layer, [3, H, T, D], and then of each row, [7, H, T]: entropy, distance, the weight on the
-// key before and on the first one, how many keys hold 90 %, the largest weight, and its key. Null without memory.
+// Queries and keys of a layer, [2, H, T, D], and then of each row, [7, H, T]: entropy, distance, the weight on the key before
+// and on the first one, how many keys hold 90 %, the largest weight, and its key. Null if there is no memory.
 PAGE(look) const float* look(int layer) {
     const int64_t T = call.T, D = call.M / call.H, all = call.H * T, before = 1;
-    float *q = text.found, *rows = q + 3 * all * D, *to = q;
-    for (int64_t part = 0; part < 3; part++)
+    float *q = text.found, *rows = q + 2 * all * D, *to = q;
+    for (int64_t part = 0; part < 2; part++)
         for (int64_t h = 0; h < call.H; h++)
             for (int64_t t = 0; t < T; t++, to += D) ISA::floats_of(call.dtype == HW_INT8 ? HW_BFLOAT16 : HW_FLOAT32, call.qkv, ((layer * T + t) * 3 + part) * call.M + h * D, 1, D, to);
     for (int64_t h = 0; h < call.H; h++) text.first_keys[h] = 0;

@@ -11,7 +11,7 @@ import { Footer } from "./shell/footer.js";
 import { Header } from "./shell/header.js";
 import { Keys } from "./shell/keys.js";
 import { Live } from "./shell/live/live.js";
-import { watched } from "./shell/questions.js";
+import { silence, watched } from "./shell/questions.js";
 import { Opening } from "./shell/opening.js";
 import { Saving } from "./shell/saving.js";
 import { Search } from "./shell/search.js";
@@ -39,6 +39,7 @@ export class App {
     this.host = host;
     this.closing = new AbortController(); // its signal removes listeners outside of the host
     const { signal } = this.closing;
+    addEventListener("unhandledrejection", silence, { signal });
     this.source = this.watch(source);
     this.small = source.small; // the heads that a small output shows, and how; null = the whole page
     this.Views = this.small ? SMALL : VIEWS;
@@ -93,9 +94,7 @@ export class App {
 
   // A source with the same answers; the page shows how long they take, and their errors.
   watch(source) {
-    const found = watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
-    addEventListener("unhandledrejection", found.silence, { signal: this.closing.signal });
-    return found;
+    return watched(source, { busy: (slow) => this.busy(slow), failed: (error) => this.fail(error) });
   }
 
   // Another run of the same model, with another prompt or other edits. If its tokens are the same, the selection stays.

@@ -13,6 +13,7 @@
 import WORKER from "./worker.js" with { type: "text" };
 import { termsOf } from "./terms.js";
 import { Weights } from "./weights.js";
+import { say } from "../words.js";
 
 const SLICE_MS = 8; // without a worker: compute this long, then let the browser update
 
@@ -23,7 +24,7 @@ export function embeddedSource(facts, blockOf) {
     if (!blocks.has(name)) blocks.set(name, blockOf(name));
     return blocks.get(name);
   };
-  const engine = launch(WORKER).then((worker) => askWorker(worker, blockOf), () => inSlices(kept));
+  const engine = launch(WORKER).then((worker) => askWeights(worker, blockOf), () => inSlices(kept));
   const answers = async (...question) => (await engine).ask(...question);
   const queue = new Queue(1);
   const source = sourceOf(facts, 4e6, (stack, layer) => ({
@@ -113,9 +114,16 @@ function axisOf(axis) {
 
 // ---- in the page itself
 
-// A worker, once it runs. Rejects if the browser allows no worker because of a strict policy.
-export async function launch(script) {
+// A worker that answers questions, once it runs: { ask(message, transferred), stop }. What it adds to an answer later goes to
+// hear(). Rejects if the browser allows no worker because of a strict policy.
+export async function launch(script, hear = null) {
   const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const waiting = new Map();
+  let count = 0;
+  const rejectAll = (error) => {
+    for (const { reject } of waiting.values()) reject(error);
+    waiting.clear();
+  };
   try {
     const worker = new Worker(address);
     await new Promise((resolve, reject) => {
@@ -125,30 +133,33 @@ export async function launch(script) {
         reject(event);
       };
     });
-    return worker;
+    worker.onmessage = ({ data }) => {
+      const asked = waiting.get(data.id);
+      if (!waiting.delete(data.id)) hear?.(data);
+      else if (data.error) asked.reject(new Error(say(...[data.error].flat())));
+      else asked.resolve(data.value);
+    };
+    worker.onerror = (event) => {
+      event.preventDefault();
+      rejectAll(new Error(`The weights cannot be computed here: ${event.message}`));
+    };
+    const ask = (message, transferred = []) =>
+      new Promise((resolve, reject) => {
+        waiting.set(count, { resolve, reject });
+        worker.postMessage({ id: count++, ...message }, transferred);
+      });
+    const stop = () => {
+      worker.terminate();
+      rejectAll(closed());
+    };
+    return { ask, stop };
   } finally {
     URL.revokeObjectURL(address);
   }
 }
 
-function askWorker(worker, blockOf) {
-  const waiting = new Map();
+function askWeights({ ask: post, stop }, blockOf) {
   const told = new Set(); // the blocks that the worker has
-  let count = 0;
-  const rejectAll = (error) => {
-    for (const { reject } of waiting.values()) reject(error);
-    waiting.clear();
-  };
-  worker.onmessage = ({ data: { id, value, error } }) => {
-    const { resolve, reject } = waiting.get(id);
-    waiting.delete(id);
-    if (error) reject(new Error(error));
-    else resolve(value);
-  };
-  worker.onerror = (event) => {
-    event.preventDefault();
-    rejectAll(new Error(`The weights cannot be computed here: ${event.message}`));
-  };
   const ask = (stack, layer, method, what) => {
     const facts = stack.layers[layer];
     const given = new Map();
@@ -156,19 +167,11 @@ function askWorker(worker, blockOf) {
       if (!told.has(name)) given.set(name, blockOf(name));
       told.add(name);
     }
-    const id = count++;
     const key = `${stack.input}/${stack.place}/${layer}`;
     const { dim, scale, softcap, planes, bias, sinks, groups, heads, kvHeads } = facts;
     const known = { dim, scale, softcap, planes, bias, sinks, groups, heads, kvHeads };
-    return new Promise((resolve, reject) => {
-      waiting.set(id, { resolve, reject });
-      const message = { id, key, facts: known, rows: stack.rows.length, cols: stack.cols.length, given, ask: method, what };
-      worker.postMessage(message, [...given.values()]);
-    });
-  };
-  const stop = () => {
-    worker.terminate();
-    rejectAll(closed());
+    const message = { key, facts: known, rows: stack.rows.length, cols: stack.cols.length, given, ask: method, what };
+    return post(message, [...given.values()]);
   };
   return { ask, stop };
 }

@@ -11,7 +11,7 @@ const COMPARED = 1.2e6; // weights that are compared with those of float32: of l
 export class Carried {
   // facts: those of the page; recorded: its source, as Python computed it.
   constructor(facts, recorded, blockOf) {
-    Object.assign(this, { facts, asked: 0 });
+    this.facts = facts;
     this.ready = this.start(recorded, blockOf);
     this.turn = this.ready.catch(() => {}); // each question waits for the one before
   }
@@ -21,17 +21,13 @@ export class Carried {
     const [wasm, weights] = ["wasm", "weights"].map(blockOf);
     const { tokenizer, ...facts } = this.facts.model;
     const shown = this.facts.inputs[0].stacks[0].layers.map(({ number }) => number);
-    this.worker = await launch(WORKER).catch(() => {
+    this.worker = await launch(WORKER, ({ id, insights }) => insights && id === this.last && this.learn(insights)).catch(() => {
       throw new Error(say("this browser allows no worker."));
     });
-    this.worker.onmessage = ({ data }) => this.hear(data);
-    this.worker.onerror = (event) => {
-      event.preventDefault();
-      this.question.reject(new Error(event.message));
-    };
-    await this.post({ load: { wasm, weights, facts: { ...facts, shown }, tokenizer } }, [wasm, weights]);
-    const { prompt } = this.facts.live;
-    const run = this.sourceOf({ prompt, edits: [], position: null }, await this.post({ text: prompt, gates: null }));
+    await this.worker.ask({ load: { wasm, weights, facts: { ...facts, shown }, tokenizer } }, [wasm, weights]);
+    const { prompt, dtype } = this.facts.live;
+    if (dtype !== "int8") return;
+    const run = await this.sourceOf({ prompt, edits: [], position: null });
     this.distance = await distanceBetween(recorded, run);
     run.close();
   }
@@ -43,7 +39,7 @@ export class Carried {
         throw new Error(say("The model does not run in this browser, so the page shows the recorded text only: {why}", { why }));
       });
       signal?.throwIfAborted();
-      return this.sourceOf(asked, await this.post({ text: asked.prompt, gates: this.gatesOf(asked.edits) }));
+      return this.sourceOf(asked);
     });
     this.turn = answer.catch(() => {});
     return answer;
@@ -58,7 +54,9 @@ export class Carried {
     return Array.from({ length: layers * heads }, (_, i) => Number(!isOff(edits, Math.floor(i / heads), i % heads)));
   }
 
-  sourceOf({ prompt, edits, position }, { id, axis, layers, predictions, milliseconds, insights }) {
+  async sourceOf({ prompt, edits, position }) {
+    const { id, axis, layers, predictions, milliseconds } = await this.worker.ask({ text: prompt, gates: this.gatesOf(edits) });
+    const insights = new Promise((learn) => Object.assign(this, { last: id, learn }));
     const { model, live: first, inputs: [{ stacks: [stack] }] } = this.facts;
     const blocks = new Map();
     const groupOf = (block, name) => blocks.set(name, block) && { bits: 32, wide: true, block: name };
@@ -71,23 +69,6 @@ export class Carried {
     const inputs = [{ name: prompt, stacks: [{ ...stack, rows: 0, cols: 0, layers: told, relevance: null, pairs: [] }] }];
     const source = embeddedSource({ ...this.facts, axes: [axis], inputs, live, made: null }, (name) => blocks.get(name));
     return Object.assign(source, { insights });
-  }
-
-  // ---- the worker, which has one question at a time
-
-  post(message, transferred = []) {
-    const id = this.asked++;
-    const insights = new Promise((learn) => (this.learn = learn));
-    return new Promise((resolve, reject) => {
-      this.question = { id, resolve: (value) => resolve({ id, insights, ...value }), reject };
-      this.worker.postMessage({ id, ...message }, transferred);
-    });
-  }
-
-  hear({ id, value, insights, error }) {
-    if (insights) return id === this.question.id && this.learn(insights);
-    if (error) this.question.reject(new Error(say(...error)));
-    else this.question.resolve(value);
   }
 }
 

@@ -29,20 +29,17 @@ export class Encoder {
     if (read !== bytes.length) throw new Refusal("The file is damaged: its model is not complete.");
   }
 
-  // The hidden states [T, dim] of a text of T tokens. Of each layer: q, k and v [heads, T, dim / heads] as floats; of each
+  // The hidden states [T, dim] of a text of T tokens. Of each layer: q and k [heads, T, dim / heads] as floats; of each
   // row [heads, T] the log-sum-exp `lse`, the statistics `rows`, and the key of the largest weight, `keys`; the statistics
-  // of each head, `stats`. `types` [T]: default 0. `gates` [layers * heads]: factors on what each head attended to; 0 =
-  // off, default 1.
-  run(ids, { types = ids.map(() => 0), gates = null } = {}) {
+  // of each head, `stats`. `gates` [layers * heads]: factors on what each head attended to; 0 = off, null = all are on.
+  run(ids, gates = null) {
     const { engine } = this;
     const { dim, heads, layers, positions } = this.facts;
     const tokens = ids.length;
     if (tokens < 1 || tokens > positions) throw new Error(`The model reads 1 to ${positions} tokens. Received: ${tokens}.`);
     const at = this.found(engine.begin(tokens));
-    const past = (bytes) => Math.ceil(bytes / 16) * 16;
     this.view(Int32Array, at, tokens).set(ids);
-    this.view(Int32Array, at + past(4 * tokens), tokens).set(types);
-    this.view(Float32Array, at + 2 * past(4 * tokens), layers * heads).set(gates ?? Array(layers * heads).fill(1));
+    this.view(Float32Array, at + Math.ceil(tokens / 4) * 16, layers * heads).set(gates ?? Array(layers * heads).fill(1));
     const code = engine.run();
     if (code) throw new Error(`The encoder refuses ${tokens} tokens: ${this.text(engine.error(code))}.`);
     const hidden = this.view(Float32Array, engine.hidden(), tokens * dim).slice();
@@ -52,12 +49,12 @@ export class Encoder {
   layer(number, tokens) {
     const { dim, heads } = this.facts;
     const [vectors, ofRows] = [tokens * dim, heads * tokens];
-    const all = this.view(Float32Array, this.found(this.engine.look(number)), 3 * vectors + 7 * ofRows).slice();
-    const [q, k, v] = [0, 1, 2].map((part) => all.subarray(part * vectors, (part + 1) * vectors));
-    const part = (i) => all.subarray(3 * vectors + i * ofRows, 3 * vectors + (i + 1) * ofRows);
+    const all = this.view(Float32Array, this.found(this.engine.look(number)), 2 * vectors + 7 * ofRows).slice();
+    const [q, k] = [0, 1].map((part) => all.subarray(part * vectors, (part + 1) * vectors));
+    const part = (i) => all.subarray(2 * vectors + i * ofRows, 2 * vectors + (i + 1) * ofRows);
     const rows = Object.fromEntries(STATISTICS.map((name, i) => [name, part(i)]));
     const keys = part(STATISTICS.length);
-    return { q, k, v, lse: this.lse(q, k, rows.strongest, keys), rows, keys, stats: statsOf(rows, heads, tokens) };
+    return { q, k, lse: this.lse(q, k, rows.strongest, keys), rows, keys, stats: statsOf(rows, heads, tokens) };
   }
 
   // From the largest weight of each row and its score: large scores have too few digits in float32.
@@ -85,20 +82,6 @@ export class Encoder {
     const bytes = new Uint8Array(this.engine.memory.buffer, at);
     return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   }
-}
-
-// The logits of a classifier's head from hidden states.
-export function logitsOf({ pooling, weight, bias }, hidden) {
-  const vector = pooled(pooling, hidden, weight[0].length);
-  return bias.map((added, label) => weight[label].reduce((sum, factor, i) => sum + factor * vector[i], added));
-}
-
-// The vector of a text from its hidden states: their mean, or the state at [CLS].
-export function pooled(pooling, hidden, dim) {
-  const rows = pooling === "cls" ? 1 : hidden.length / dim;
-  const sums = new Float64Array(dim);
-  for (let i = 0; i < rows * dim; i++) sums[i % dim] += hidden[i] / rows;
-  return sums;
 }
 
 // A number for each head, as the columns of headwise/records/statistics have it: the mean over the rows (of the weight on

@@ -7,15 +7,15 @@ const MARKS = /^[␣▁ĠĊ ⏎␍⇥]+|[␣▁ĠĊ ⏎␍⇥]+$/g;
 const LETTER = /[\p{L}\p{N}]/u;
 
 // `layers`: those of Encoder.run(); `linking`: words that mean little alone. Returns the `pairs` of the stack, and what `supports`
-// the patterns of each layer.
-export function insightsOf(axis, ids, layers, { heads, dim, scale, linking }) {
+// the patterns of each layer. Pauses after each layer.
+export function* insightsOf(axis, ids, layers, { heads, dim, scale, linking }) {
   const tokens = ids.length;
   const worth = worthOf(axis, new Set(linking));
   const step = Math.ceil(tokens / Math.max(1, Math.floor(CELLS / layers.length / (heads * tokens))));
   const rows = Array.from({ length: tokens }, (_, i) => i).filter((i) => i % step === step >> 1);
   const followers = followersOf(axis, ids);
   const [pairs, supports] = [[], []];
-  layers.forEach((layer, place) => {
+  for (const [place, layer] of layers.entries()) {
     const induction = [];
     for (let head = 0; head < heads; head++) {
       const weights = weightsOf(layer, head, tokens, dim / heads, scale);
@@ -25,7 +25,8 @@ export function insightsOf(axis, ids, layers, { heads, dim, scale, linking }) {
     }
     const patterns = { previous: patternOf(axis, layer.rows.previous, heads, 1), first_visible: patternOf(axis, layer.rows.first_visible, heads, 0) };
     supports.push({ ...patterns, induction: followers.size ? { values: induction, ...chanceOf(followers, tokens, heads) } : null });
-  });
+    yield;
+  }
   return { pairs: distinct(pairs), supports };
 }
 

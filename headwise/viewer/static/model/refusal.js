@@ -2,7 +2,7 @@
 
 export class Refusal extends Error {
   constructor(english, values = {}) {
-    super(english.replace(/\{(\w+)\}/g, (_, name) => values[name]));
+    super(english);
     this.said = [english, values];
   }
 }

@@ -1,5 +1,5 @@
 // A text as the model's tokenizer in Python reads it, from what headwise/viewer/carried_tokenizer.py describes. Words are found
-// and cut by @huggingface/tokenizers 0.2.0, © Hugging Face, Apache License 2.0. It says no offsets, and its Unicode is that of
+// and cut by @huggingface/tokenizers 0.2.0, © Hugging Face, Apache License 2.0. It returns no offsets, and its Unicode is that of
 // the browser: so each character is normalised alone, and Python's tables come first.
 
 import { Refusal } from "./refusal.js";
@@ -24,12 +24,12 @@ export class Tokenizer {
       for (const number of numbers) sum = (Math.imul(31, sum) + number) >>> 0;
     }
     if (sum === checksum) return;
-    throw new Refusal("This browser divides texts into tokens otherwise than Python ({why}): try another one.", { why: `${sum}, ${checksum}` });
+    throw new Refusal("This browser divides texts into tokens differently from Python ({why}): try another one.", { why: `${sum}, ${checksum}` });
   }
 
   // The ids and types of a text's tokens, of its beginning if there are more than `longest`, and its axis of the page
   // (headwise/viewer/facts.py).
-  read(text, longest = Infinity) {
+  read(text, longest) {
     const { points, tail, ...all } = this.tokens(text);
     all.labels = labelsOf(points, all);
     const cut = Math.max(0, all.ids.length - longest);
@@ -37,13 +37,12 @@ export class Tokenizer {
     const fit = Object.fromEntries(Object.entries(all).map(([name, list]) => [name, fitted(list)]));
     const { ids, types, offsets, labels, special } = fit;
     const unknown = ids.map((id) => id === this.unknown);
-    const words = wordsOf(points, fit);
-    const groups = { words, sentences: sentencesOf(points, fit, words) };
+    const groups = { words: wordsOf(points, fit), sentences: sentencesOf(points, fit) };
     const plain = { text: text !== "", seconds: null, generated: null, patches: null, image: null, imageNote: null };
     return { ids, types, offsets, axis: { labels, ...piecesOf(points, fit), special, unknown, ...groups, cut, ...plain } };
   }
 
-  // Offsets count code points, as in Python. `numbers`: of the tokenizer's words. `tail`: the special tokens after the text.
+  // Offsets count code points, as in Python. `tail`: the special tokens after the text.
   tokens(text) {
     const { added_tokens_map: added, all_special_ids: signs, model, post_processor, splitter_unnormalized } = this.library;
     const [points, found] = [[...text], []];
@@ -51,19 +50,16 @@ export class Tokenizer {
     for (const section of this.signs ? splitter_unnormalized.split(text) : [text]) {
       const end = at + [...section].length;
       const words = this.signs && added.has(section) ? [[{ name: section, offset: [at, end] }]] : this.words(points, at, end);
-      for (const pieces of words) {
-        const number = found.length; // another one for each word
-        found.push(...pieces.map((piece) => ({ ...piece, number })));
-      }
+      for (const pieces of words) found.push(...pieces);
       at = end;
     }
     const { tokens, token_type_ids: types } = post_processor(Object.keys(found).map(Number), null, true);
-    const all = tokens.map((each) => found[each] ?? { name: each, offset: [0, 0], number: null });
+    const all = tokens.map((each) => found[each] ?? { name: each, offset: [0, 0] });
     const ids = all.map(({ name }) => model.tokens_to_ids.get(name));
     const special = ids.map((id) => id !== this.unknown && signs.includes(id));
     const tail = tokens.length - 1 - tokens.findLastIndex((each) => each in found);
-    const [names, offsets, numbers] = ["name", "offset", "number"].map((key) => all.map((each) => each[key]));
-    return { points, names, ids, types, offsets, special, numbers, tail };
+    const [names, offsets] = ["name", "offset"].map((key) => all.map((each) => each[key]));
+    return { points, names, ids, types, offsets, special, tail };
   }
 
   // The pieces of each word of points[start:end].

@@ -13,16 +13,23 @@ self.onmessage = async ({ data: { id, load, text, gates } }) => {
   last = id;
   try {
     if (load) return self.postMessage({ id, value: await Model.load(load).then((loaded) => void (model = loaded)) });
-    const { read, found, ...value } = model.run(text, gates);
-    const { axis, ids } = read;
-    const layers = model.facts.shown.map((number) => found.layers[number]);
+    const { axis, ids, layers, ...value } = model.run(text, gates);
     const given = layers.map(({ stats, ...layer }) => ({ stats, blocks: model.blocksOf(layer) }));
-    self.postMessage({ id, value: { axis, layers: given, ...value } }, given.flatMap(({ blocks }) => blocks));
-    setTimeout(() => id === last && self.postMessage({ id, insights: insightsOf(axis, ids, layers, model.facts) }));
+    self.postMessage({ id, value: { id, axis, layers: given, ...value } }, given.flatMap(({ blocks }) => blocks));
+    await look(id, insightsOf(axis, ids, layers, model.facts));
   } catch (error) {
     self.postMessage({ id, error: error.said ?? [error.message] });
   }
 };
+
+// A layer at a time, so that another text need not wait.
+async function look(id, layers) {
+  for (let step = {}; ; step = layers.next()) {
+    if (step.done) return self.postMessage({ id, insights: step.value });
+    await new Promise((later) => setTimeout(later));
+    if (id !== last) return;
+  }
+}
 
 class Model {
   static async load({ wasm, weights, facts, tokenizer }) {
@@ -32,16 +39,16 @@ class Model {
 
   constructor(encoder, tokenizer, facts) {
     Object.assign(this, { encoder, tokenizer, facts });
-    this.similarities = new Similarities((text, gates) => this.states(this.read(text), gates).hidden, facts);
+    if (facts.sentences) this.similarities = new Similarities((text, gates) => this.states(this.read(text), gates).hidden, facts);
   }
 
   read(text) {
     return this.tokenizer.read(text, this.facts.longest);
   }
 
-  states({ ids, types }, gates) {
+  states({ ids }, gates) {
     const begun = performance.now();
-    const found = this.encoder.run(ids, { types, gates });
+    const found = this.encoder.run(ids, gates);
     return { ...found, milliseconds: performance.now() - begun };
   }
 
@@ -50,11 +57,11 @@ class Model {
     const read = this.read(text);
     if (this.plain?.text !== text) this.plain = { text, ...this.states(read, null) };
     const found = gates ? this.states(read, gates) : this.plain;
-    const { milliseconds } = found;
-    const { head, sentences } = this.facts;
+    const { head, labels, shown } = this.facts;
     const [plain, edited] = [this.plain.hidden, found.hidden];
-    if (head) return { read, found, milliseconds, predictions: probabilitiesOf(head, plain, edited) };
-    return { read, found, milliseconds, predictions: sentences ? this.similarities.of(plain, edited, gates) : null };
+    const similarities = this.similarities?.of(plain, edited, gates) ?? null;
+    const predictions = head ? probabilitiesOf({ ...head, labels }, plain, edited) : similarities;
+    return { ...read, layers: shown.map((number) => found.layers[number]), milliseconds: found.milliseconds, predictions };
   }
 
   // The block of each head, as the page's own weights.js reads floats: the log-sum-exp of its rows, its queries, its keys.

@@ -36,8 +36,8 @@ export class Header {
       this.hints.title = app.state.hints ? say("Hide what to look at (i)") : say("Show what to look at (i)");
       this.hints.ariaLabel = this.hints.title;
     }
-    if (!changed.has("input") && !changed.has("stack")) return;
     this.hints.hidden = !app.opening.any;
+    if (!changed.has("input") && !changed.has("stack")) return;
     if (changed.has("input")) this.offerStacks();
     this.inputs.show(app.state.input);
     this.chooser.show(app.state.stack);

@@ -21,7 +21,12 @@ export class Opening {
 
   // Whether there is anything to show in this stack.
   get any() {
-    return this.items.length > 0 || fewKnown(this.app.stack) !== null;
+    return this.isLate || this.items.length > 0 || fewKnown(this.app.stack) !== null;
+  }
+
+  // Whether this is still to be found, in a run of a model in the page.
+  get isLate() {
+    return this.app.stack.layers.some(({ supports }) => supports === null);
   }
 
   get items() {
@@ -37,6 +42,8 @@ export class Opening {
   update(changed) {
     const { app, items } = this;
     const { layer, head, pinRow, pinCol, view, hints } = app.state;
+    this.element.style.visibility = this.isLate ? "hidden" : ""; // it keeps its place
+    if (this.isLate) return;
     const ofHead = app.View.strip !== false; // not a view of all heads
     this.element.hidden = !hints || !this.any;
     if (this.element.hidden) return;

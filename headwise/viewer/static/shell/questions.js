@@ -4,7 +4,6 @@
 // failed(error) when one fails.
 export function watched(source, { busy, failed }) {
   const running = new Set();
-  const told = new WeakSet();
   let late = null;
 
   const watch = (ask, quiet = false) => async (...question) => {
@@ -33,11 +32,14 @@ export function watched(source, { busy, failed }) {
     return { ...stack, tile: watch(tile), mix: watch(mix), terms: watch(terms), stats: watch(stats, true) };
   };
   const inputs = source.inputs.map(({ name, stacks }) => ({ name, stacks: stacks.map(stackOf) }));
-  // An error that a view does not catch is shown on the page, so it is not logged to the console again.
-  const silence = (event) => {
-    if (told.has(event.reason)) event.preventDefault();
-  };
-  return { ...source, inputs, silence };
+  return { ...source, inputs };
+}
+
+const told = new WeakSet();
+
+// An error that a view does not catch is shown on the page, so it is not logged to the console again.
+export function silence(event) {
+  if (told.has(event.reason)) event.preventDefault();
 }
 
 const SLOW_MS = 300;

@@ -14,7 +14,8 @@ export function start(carriedRun = null) {
     const onServer = facts.source === "server";
     const known = onServer ? serverSource(facts, base) : embeddedSource(facts, blockOf);
     const runOf = onServer ? (asked, options) => liveSource(base, asked, options) : carriedRun?.(facts, known, blockOf);
-    const source = onServer && known.live ? await asAddressed(known, runOf) : known;
+    const source = known.live ? await asAddressed(known, runOf) : known;
+    if (source !== known) known.close?.();
     const app = new App(hostOf(), source, { page: true, runOf, first: known.live });
     const follow = () => (document.documentElement.style.colorScheme = app.state.theme === "auto" ? "" : app.state.theme);
     app.state.on(follow); // for scroll bars and overscroll, which are outside of the host

@@ -26,6 +26,7 @@ export class Live {
     this.row = new EditRow(app, this);
     this.predictions = new Predictions(app);
     this.running = null; // the current question, as a text
+    app.source.insights?.then((found) => this.learn(app.source, found));
     this.keys = [
       [["o"], say("switch this head off, or on again"), () => this.switchHead()],
       ...(this.carried ? [] : [[["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")]]),
@@ -60,7 +61,7 @@ export class Live {
   // Run another prompt. Blocked edges name tokens of the old prompt and are dropped; heads stay.
   ask(prompt) {
     const { state } = this.app;
-    if (prompt === state.prompt) return this.app.say(say("This prompt is shown already."));
+    if (prompt === state.prompt) return this.carried || this.app.say(say("This prompt is shown already."));
     const edits = state.edits.filter(({ kind }) => kind !== "block");
     if (edits.length < state.edits.length) {
       this.app.say(say("Blocked edges were dropped: they named tokens of the other prompt."));
@@ -96,10 +97,11 @@ export class Live {
     const wanted = asText(prompt, edits, after);
     if (wanted === this.running) return;
     this.asking?.abort();
+    const isLost = this.running !== null && this.carried; // what the page was still to learn of the shown run
     this.running = null;
     this.busy(false);
     const { run, prompt: shown, edits: made, position } = this.shown;
-    if (wanted !== asText(shown, made, position) || (run === null && !this.failed)) this.run(wanted);
+    if (wanted !== asText(shown, made, position) || isLost || (run === null && !this.failed)) this.run(wanted);
   }
 
   async run(wanted) {
@@ -111,7 +113,6 @@ export class Live {
     try {
       const source = await this.runOf({ prompt, edits, position }, { signal: asking.signal });
       if (asking.signal.aborted) return source.close?.();
-      this.running = null;
       if (source.live.run === this.shown.run) app.source.live = source.live; // only another position
       else {
         const { source: before } = app;
@@ -119,6 +120,7 @@ export class Live {
         before.close?.();
         source.insights?.then((found) => this.learn(source, found));
       }
+      this.running = null;
       for (const part of [this.prompt, this.row, this.predictions]) part.update(app.everything());
     } catch (error) {
       if (asking.signal.aborted) return;
@@ -144,7 +146,7 @@ export class Live {
     });
     app.state.openWith(openingOf(app.source));
     app.opening.forget();
-    app.update(new Set(["input"]));
+    app.update(new Set(["stat", "sort"]));
   }
 
   busy(slow) {

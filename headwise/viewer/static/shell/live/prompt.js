@@ -8,19 +8,20 @@ export class PromptField {
   constructor(app, ask) {
     this.app = app;
     this.field = element("textarea", { rows: 1, spellcheck: false, dir: "auto", id: "prompt" });
-    this.field.title = say("Enter runs the model on it, Shift+Enter begins a line");
+    const { carried } = app.source.live;
+    if (!carried) this.field.title = say("Enter runs the model on it, Shift+Enter begins a line");
     this.button = element("button", { type: "submit", className: "toggle", textContent: say("Run") });
-    this.button.hidden = app.source.live.carried; // until it takes long
-    const label = element("label", { textContent: app.source.live.carried ? say("Text") : say("Prompt"), htmlFor: "prompt" });
+    this.button.hidden = carried; // until it takes long
+    const label = element("label", { textContent: carried ? say("Text") : say("Prompt"), htmlFor: "prompt" });
     this.element = element("form", { className: "prompt" }, label, this.field, this.button);
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
-      ask(this.field.value);
+      if (!carried || this.field.value.trim()) ask(this.field.value);
     });
-    for (const kind of app.source.live.carried ? ["input", "compositionend"] : []) {
+    for (const kind of carried ? ["input", "compositionend"] : []) {
       this.field.addEventListener(kind, ({ isComposing }) => {
         const { value } = this.field;
-        if (!isComposing && value.trim() && value !== app.state.prompt) ask(value);
+        if (!isComposing && value.trim()) ask((this.asked = value));
       });
     }
     this.field.addEventListener("keydown", (event) => {
@@ -32,11 +33,12 @@ export class PromptField {
     });
   }
 
-  // Only another run writes into the field: a prompt that was refused stays.
+  // Only another run writes into the field: a prompt that was refused stays, and what was typed since this one was asked.
   update() {
     const { prompt } = this.app.source.live;
     if (prompt === this.known) return;
-    this.known = this.field.value = prompt;
+    if (prompt !== this.asked) this.field.value = prompt;
+    [this.known, this.asked] = [prompt, null];
   }
 
   busy(slow) {

@@ -44,11 +44,11 @@ export class EditRow {
       ? say("Switch on this head: its output counts again (o)")
       : say("Switch off this head: its output becomes 0 (o)");
     this.head.classList.toggle("on", isHeadOff);
-    const why = live.whyNoEdge(pinRow, pinCol);
-    this.hint.hidden = !why || live.carried;
+    const why = live.carried ? "" : live.whyNoEdge(pinRow, pinCol);
+    this.hint.hidden = !why;
     this.hint.textContent = why ?? "";
     this.block.hidden = live.carried || Boolean(why);
-    if (!why) this.showEdge(edits, layer.number, head, pinRow, pinCol);
+    if (!this.block.hidden) this.showEdge(edits, layer.number, head, pinRow, pinCol);
     this.showChips(edits);
   }
 

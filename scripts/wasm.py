@@ -1,7 +1,7 @@
-"""Compiles the native encoder to WebAssembly, for pages that carry a model: `python -m headwise.native.wasm.build`.
+"""Compiles the native encoder to WebAssembly, for pages that carry a model: `.venv/bin/python scripts/wasm.py`.
 
-The result, encoder.wasm, is committed, because few machines have the compilers. encoder.sha256 says what it was made
-from, and by which compiler.
+The result, headwise/native/wasm/encoder.wasm, is committed, because few machines have the compilers. encoder.sha256
+beside it says what it was made from, and by which compiler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headwise.native import build as native
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(native.__file__).resolve().parent / "wasm"
 WASM, SUMS = FOLDER / "encoder.wasm", FOLDER / "encoder.sha256"
 
 COMPILER = ["clang++", "--target=wasm32-wasi", "-rtlib=compiler-rt"]
@@ -78,6 +78,6 @@ if __name__ == "__main__":
     try:
         made = build(WASM).read_bytes()
     except native.BuildError as error:
-        sys.exit(f"headwise/native/wasm/build.py: {error}")
+        sys.exit(f"scripts/wasm.py: {error}")
     SUMS.write_text(f"{checksum()}  sources\n{hashlib.sha256(made).hexdigest()}  {WASM.name}\n{version()}\n", "utf-8")
     print(f"{WASM}: {len(made):,} bytes")
