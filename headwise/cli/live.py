@@ -33,9 +33,10 @@ def read_prompt(texts: Sequence[str], files: Sequence[Path]) -> NamedText:
     first, *more = read_texts(texts, files)
     if more:
         raise ArgumentError(
-            "the page of a model shows one text at a time, and others are typed on it. Received: {value} texts. "
-            "Give one",
+            "the page of a model shows one text at a time, and others are typed on it. Received: {value} texts, "
+            "{first!r} and others. Give one",
             value=1 + len(more),
+            first=first.title,
         )
     return first
 
@@ -117,8 +118,10 @@ def live_bert(
     return _live(model, title, prompt, ranges)
 
 
-def carry_model(run: Path | None, model: str | None, prompt: str, dtype: Dtype) -> Carried:
+def carry_model(run: Path | None, model: str | None, prompt: str | None, dtype: Dtype) -> Carried:
     """Make what a page gets of the model of a run folder, of a BERT by its id or folder, or of MiniLM.
+
+    `prompt`: the text with which the page opens; None = an example.
 
     Raises:
         ArgumentError: a model of another kind.

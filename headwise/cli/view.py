@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from headwise.cli.anything import reading, view_images, view_texts
-from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_texts
+from headwise.cli.files import NamedText, check_writable, encoded, finish_page, read_stdin, read_texts
 from headwise.cli.layers import LayerRange, choose_layers, parse_layers
 from headwise.cli.live import carry_model, is_bert, live_bert, live_causal, make_title, predicts, read_prompt
 from headwise.cli.looking import look, named_inputs, run_among
@@ -138,11 +139,14 @@ def view(
             found_live = live_causal(model, prompt, ranges)
         _serve_live(found_live, prompt.text, port, open_page)
         return
-    read = (lambda *given: [read_prompt(*given)]) if with_model else read_texts
+    read = _read_one if with_model else read_texts
     named = [] if records or images else read(texts[1:] if run else texts, files)
 
     with working("loading the records" if records else "loading the model") as say:
-        carried = carry_model(run, model, named[0].text, dtype or "int8") if with_model else None
+        carried = None
+        if with_model:
+            carried = carry_model(run, model, named[0].text if named else None, dtype or "int8")
+            named = named or [NamedText(said("TEXT"), carried.prompt, carried.prompt)]
         if run:
             titles = [each.title for each in named]
             inputs, made, predictions = look(run, [each.text for each in named], titles, ranges)
@@ -174,7 +178,15 @@ def view(
 
         run_server(found.inputs, title=found.title, made=found.made, port=port or 0, open_page=open_page)
         return
-    finish_page(target, _counts(found.inputs), open_page=open_page)
+    finish_page(target, "" if with_model else _counts(found.inputs), open_page=open_page)
+
+
+def _read_one(texts: Sequence[str], files: Sequence[Path]) -> list[NamedText]:
+    """Read the text of a page that carries its model; none if neither the arguments nor standard input have one."""
+    if not texts and not files:
+        piped = "" if sys.stdin.isatty() else read_stdin()
+        return [NamedText(said("standard input"), said("standard input"), piped)] if piped.strip() else []
+    return [read_prompt(texts, files)]
 
 
 def _check_with_model(with_model: bool, dtype: str | None, others: dict[str, Any]) -> None:
@@ -184,7 +196,9 @@ def _check_with_model(with_model: bool, dtype: str | None, others: dict[str, Any
         )
     for name, given in others.items():
         if with_model and given:
-            raise ArgumentError("--with-model: expected a text, or a RUN and a text. Received: {name}", name=name)
+            raise ArgumentError(
+                "--with-model and {name} exclude each other: it needs a text, or a RUN and a text", name=name
+            )
 
 
 def _serve_live(live: Live, prompt: str, port: int | None, open_page: bool) -> None:

@@ -42,29 +42,36 @@ class Carried:
     facts: dict[str, Any]
     blocks: tuple[tuple[str, bytes], ...]
 
+    @property
+    def prompt(self) -> str:
+        """The text with which the page opens."""
+        return str(self.facts["live"]["prompt"])
 
-def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str, dtype: Dtype = "int8") -> Carried:
+
+def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str | None = None, dtype: Dtype = "int8") -> Carried:
     """Make what a page gets of a `Bert`. The page compares a text with fixed sentences, if it can make their vectors.
 
-    `prompt`: the text with which the page opens. Raises ArgumentError for a model or a tokenizer of another kind.
+    `prompt`: the text with which the page opens; None = the first of the sentences. Raises ArgumentError for a model or
+    a tokenizer of another kind.
     """
     facts: dict[str, Any] = {"longest": bert.config.max_positions, "tokenizer": carry_tokenizer(tokenizer)}
+    first, *sentences = choose_sentences(tokenizer)
     if pooling := _read_pooling(bert):
-        facts |= {"pooling": pooling, "sentences": choose_sentences(tokenizer)}
-    return _carry(bert, prompt, dtype, facts)
+        facts |= {"pooling": pooling, "sentences": sentences}
+    return _carry(bert, prompt or first, dtype, facts)
 
 
-def carry_classifier(task: Classify, prompt: str, dtype: Dtype = "int8") -> Carried:
+def carry_classifier(task: Classify, prompt: str | None = None, dtype: Dtype = "int8") -> Carried:
     """Make what a page gets of a trained classifier of single texts, as `carry_bert` does."""
     if task.reads_pairs:
         raise ArgumentError("a page can carry a classifier of single texts. Received: a classifier of pairs of texts")
     tokenizer = carry_tokenizer(task.subwords.tokenizer, signs=False)
     facts = {"longest": task.max_length, "tokenizer": tokenizer, "labels": list(task.labels)}
-    return _carry(task.model, prompt, dtype, facts)
+    return _carry(task.model, prompt or choose_sentences(task.subwords.tokenizer)[0], dtype, facts)
 
 
 def choose_sentences(tokenizer: Tokenizer) -> list[str]:
-    """Return the twelve sentences of the first language, Chinese or English, of which a tokenizer knows all tokens."""
+    """Return an example and twelve sentences: in Chinese if a tokenizer knows all their tokens, else in English."""
     for language in ("zh", "en"):
         found = files(__package__).joinpath("sentences", f"{language}.txt").read_text("utf-8").splitlines()
         if not any(any(tokenizer.encode(each).unknown) for each in found):
@@ -73,9 +80,9 @@ def choose_sentences(tokenizer: Tokenizer) -> list[str]:
 
 
 def _read_pooling(bert: Bert) -> str | None:
-    """Return how a checkpoint makes the vector of a text, "mean" or "cls"; None = in another way, or unknown."""
+    """Return how an encoder of sentences makes the vector of a text, "mean" or "cls"; None = in another way."""
     settings = read_settings(bert.folder) if bert.folder else None
-    if settings is None or settings.lowercase or settings.default_prompt or settings.width:
+    if not (settings and settings.stated) or settings.lowercase or settings.default_prompt or settings.width:
         return None
     if settings.pooling not in (("mean",), ("cls",)) or any(type(each) is not Normalize for each in settings.later):
         return None

@@ -59,7 +59,9 @@ ASK = """(async ([prompt, edits]) => {
 
 @pytest.fixture(scope="session")
 def minilm_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_once(tmp_path_factory, "minilm-page", lambda folder: view("--out", str(folder / "page.html")))
+    made = make_once(
+        tmp_path_factory, "minilm-page", lambda folder: view("A warm film.", "--out", str(folder / "page.html"))
+    )
     return made / "page.html"
 
 
@@ -142,7 +144,7 @@ def test_minilm_in_the_page_is_minilm_in_python(evaluate: Callable[..., Any], mi
     tokenizer = Tokenizer.from_pretrained(default_model())
     words = sorted(name for name in tokenizer.backend.get_vocab() if name.isalpha() and len(name) > 2)
     evaluate("null", minilm_page)
-    sentences = choose_sentences(tokenizer)
+    sentences = choose_sentences(tokenizer)[1:]
 
     def hidden_of(text: str, gates: Any) -> tuple[torch.Tensor, Any]:
         ids = tokenizer.encode(text).ids
@@ -233,9 +235,41 @@ def test_answers_while_one_types(page: Tab) -> None:
     assert page.evaluate("headwise.app.stack.rows.sentences.labels") == [
         *("[CLS]", "the mat.", "The cat sat on the mat", "[SEP]")
     ]
+    page.evaluate("headwise.state.set({ view: 'model', stat: 'induction' })")
+    assert "–" not in page.locator(".view-model .tile").first.get_attribute("title")
     field.fill("  ")  # nothing to read: what is shown stays
+    field.press("Enter")
     page.wait_for_timeout(50)
     assert page.evaluate("headwise.app.source.live.prompt") == "the mat. The cat sat on the mat"
+
+
+def test_what_is_typed_meanwhile_stays(page: Tab) -> None:
+    """The field is emptied before the answer is there; a text from the address is written into it."""
+    page.evaluate("""() => {
+        const field = headwise.app.root.querySelector("#prompt");
+        for (const text of ["the cat sat on the mat", ""]) {
+            field.value = text;
+            field.dispatchEvent(new Event("input"));
+        }
+    }""")
+    wait_for_run(page, "the cat sat on the mat")
+    assert page.locator("#prompt").input_value() == ""
+    page.evaluate("location.hash = 'prompt=the%20mat'")
+    wait_for_run(page, "the mat")
+    assert page.locator("#prompt").input_value() == "the mat"
+
+
+@pytest.mark.opening
+def test_what_is_worth_a_look_is_found_after_two_quick_edits(context: BrowserContext, minilm_page: Path) -> None:
+    """The first edit stops the search, the second one shows again what is shown."""
+    tab = context.new_page()
+    tab.goto(f"{minilm_page.as_uri()}#prompt={'the%20cat%20sat%20down%20' * 60}")
+    tab.wait_for_function("() => window.headwise && headwise.app.source.live.run !== null")
+    tab.evaluate("() => { const { live } = headwise.app; live.switchHead(); setTimeout(() => live.switchHead(), 5); }")
+    tab.wait_for_function("() => headwise.app.stack.layers.every(({ supports }) => supports)")
+    assert tab.evaluate("headwise.app.source.live.edits") == []
+    assert tab.locator(".opening button[data-kind]").count() > 0
+    tab.close()
 
 
 def test_a_head_is_switched_off_and_on_but_no_edge(page: Tab) -> None:
@@ -259,10 +293,12 @@ def test_a_head_is_switched_off_and_on_but_no_edge(page: Tab) -> None:
 
 def test_an_address_is_followed(page: Tab, context: BrowserContext, classifier_page: Path) -> None:
     tab = context.new_page()
-    tab.goto(f"{classifier_page.as_uri()}#prompt=on%20the%20mat&edits=off.0.all&lang=zh")
-    wait_for_run(tab, "on the mat")
+    tab.goto(f"{classifier_page.as_uri()}#prompt=on%20the%20mat.%20the%20cat&edits=off.0.all&lang=zh&pinrow=6&pincol=1")
+    wait_for_run(tab, "on the mat. the cat")
     assert tab.locator(".chip span").all_inner_texts() == ["第 0 层 · 所有头已关闭"]
-    assert tab.locator("#prompt").input_value() == "on the mat"
+    assert tab.locator("#prompt").input_value() == "on the mat. the cat"
+    assert tab.evaluate("[headwise.state.pinRow, headwise.state.pinCol]") == [6, 1]  # beyond the recorded text
+    assert tab.locator("footer .status").inner_text() == ""
     assert tab.evaluate("[...headwise.untranslated]") == []
     tab.close()
 

@@ -370,12 +370,11 @@ def visit_a_model_in_the_page(reader: Reader) -> None:
     path = reader.folder / "model.html"
     write_page(path, inputs_of(seen), title="MiniLM", carried=carry_bert(bert, tokenizer, text))
     reader.tab.goto(f"{path.as_uri()}#lang=en")
-    reader.says("computed in this page in {n} ms", ".facts", n=...)
+    reader.says("{dtype}, computed in this page in {n} ms", ".facts", dtype="int8", n=...)
     reader.says(
-        "{dtype}: weights differ from float32 by {mean} on average, {most} at most",
+        "on the recorded text {mean} from float32 on average, {most} at most",
         ".facts",
         near=1e-4,
-        dtype="int8",
         mean=float(far.mean()),
         most=float(far.max()),
     )

@@ -113,7 +113,11 @@ export class App {
       known.view = null;
     }
     const found = this.within(this.state);
-    if (!sameTokens(before.rows, this.stack.rows)) for (const field of CELL) found[field] = null;
+    if (!sameTokens(before.rows, this.stack.rows)) {
+      const isSame = (field, axis) => before[axis].labels[found[field]] === this.stack[axis].labels[found[field]];
+      const kept = isSame("pinRow", "rows") && isSame("pinCol", "cols") ? { pinRow: found.pinRow, pinCol: found.pinCol } : {};
+      for (const field of CELL) found[field] = kept[field] ?? null;
+    }
     Object.assign(this.state, found);
     this.update(this.everything());
     const { layer, head } = tile?.dataset ?? {};

@@ -64,19 +64,21 @@ export function factsOf({ rows, cols, layers, kind }, { title, tolerance, about,
   const what = () => say("{n} key/value", { n: span(layers.map((layer) => layer.kvHeads)) });
   const ofHeads = shared ? say("{name} ({what})", { name, what: what() }) : name;
   const cross = () => say("{queries} attending to {keys}", { queries: tokensOf(rows), keys: tokensOf(cols) });
+  const accuracy = () => (tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"));
   return [
     ...(about.model && about.model !== title ? [about.model] : []),
     `${ofLayers} × ${ofHeads}`,
     withUnknown(kind === "cross" ? cross() : tokensOf(rows), rows, cols),
-    ...(live?.milliseconds ? [say("computed in this page in {n} ms", { n: Math.max(1, Math.round(live.milliseconds)) })] : []),
-    live?.distance ? roundedSaid(live) : tolerance ? say("weights within {tolerance} of the model's", { tolerance }) : say("exact weights, from the server"),
+    ...(live?.milliseconds ? carriedSaid(live) : [accuracy()]),
   ];
 }
 
-// Of a model in the page: how far its attention to the recorded text is from that of float32.
-function roundedSaid({ dtype, distance }) {
+// Of a model in the page: how long a run took, and how far its attention to the recorded text is from that of float32.
+function carriedSaid({ dtype, distance, milliseconds }) {
+  const said = [say("{dtype}, computed in this page in {n} ms", { dtype, n: Math.max(1, Math.round(milliseconds)) })];
+  if (!distance) return said;
   const [mean, most] = [distance.mean, distance.most].map((far) => Number(far.toPrecision(2)));
-  return say("{dtype}: weights differ from float32 by {mean} on average, {most} at most", { dtype, mean, most });
+  return [...said, say("on the recorded text {mean} from float32 on average, {most} at most", { mean, most })];
 }
 
 function tokensOf(axis) {

@@ -31,7 +31,8 @@ export class Opening {
 
   get items() {
     const { stack } = this.app;
-    if (this.stack !== stack) [this.stack, this.known] = [stack, worthALook(stack)];
+    const isOn = ({ layer, head }) => !this.app.live?.isOff(layer, head);
+    if (this.stack !== stack) [this.stack, this.known] = [stack, worthALook(stack).filter(isOn)];
     return this.known;
   }
 

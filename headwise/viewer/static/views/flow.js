@@ -306,6 +306,7 @@ export class FlowView extends View {
     } else if (flow.kind === "rollout") {
       notes.push(say("rollout over {n} layers", { n: this.count - 1 }));
     } else notes.push(say("relevance over {n} layers, without the initial 1 of the token itself", { n: this.count - 1 }));
+    if (app.source.live?.edits.some(({ kind }) => kind === "ablate")) notes.push(say("heads that are off count like the others"));
     if (app.state.sink) notes.push(say("first and special tokens hidden · values unchanged"));
     if (flow.kind === "rollout") notes.push(say("click a token to follow it"));
     else notes.push(say("for the token from which the loss was computed"));

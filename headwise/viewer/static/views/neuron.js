@@ -122,7 +122,8 @@ export class NeuronView extends View {
     const head = element("small", { textContent: app.headName(app.state.layer, app.state.head) });
     this.title.replaceChildren(...name(rows, row), " → ", ...name(cols, col), " ", weight, " ", head);
     Object.assign(this.title.dataset, { cell: `${row},${col}`, weight: step.weight });
-    this.accuracy.textContent = app.source.tolerance
+    if (app.source.live?.milliseconds) this.accuracy.textContent = say("q and k as the model in this page has them.");
+    else this.accuracy.textContent = app.source.tolerance
       ? say("q and k are rounded in this file: the weight is within {tolerance}.", { tolerance: app.source.tolerance })
       : say("Exact q and k, from the server.");
     this.queries.show(row);

@@ -57,12 +57,13 @@ export class Predictions {
   }
 
   // How far the runs are apart, in a sentence.
-  said({ of, distance, divergence }) {
+  said({ of, tokens, distance, divergence }) {
     const { edits, emptied } = this.app.source.live;
     if (of === "sentences") return say("How similar the text is to each sentence: the cosine of their vectors, with all heads and after the edits.");
-    if (!edits.length) return say("No edits: both runs are the same.");
+    const first = of === "labels" ? [`${tokens[0].text} ${percent(tokens[0].edited)}.`] : []; // it is read aloud
+    if (!edits.length) return [...first, say("No edits: both runs are the same.")].join(" ");
     const kl = divergence === null ? say("infinite") : say("{n} nats", { n: divergence.toPrecision(3) });
-    const said = [say("Total variation {distance} · KL(plain ‖ edited) {kl}.", { distance: distance.toFixed(3), kl })];
+    const said = [...first, say("Total variation {distance} · KL(plain ‖ edited) {kl}.", { distance: distance.toFixed(3), kl })];
     if (emptied === 1) said.push(say("1 query was left without any key."));
     else if (emptied) said.push(say("In {n} places a query was left without any key.", { n: emptied }));
     return said.join(" ");
