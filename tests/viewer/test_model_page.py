@@ -263,8 +263,12 @@ def test_what_is_typed_meanwhile_stays(page: Tab) -> None:
 def test_what_is_worth_a_look_is_found_after_two_quick_edits(context: BrowserContext, minilm_page: Path) -> None:
     """The first edit stops the search, the second one shows again what is shown."""
     tab = context.new_page()
-    tab.goto(f"{minilm_page.as_uri()}#prompt={'the%20cat%20sat%20down%20' * 60}")
+    text = "The bank by the river raised its rates. " * 15
+    tab.goto(f"{minilm_page.as_uri()}#prompt={text[:40]}")
     tab.wait_for_function("() => window.headwise && headwise.app.source.live.run !== null")
+    assert tab.evaluate("headwise.state.pinRow") is not None  # it opens on a pair
+    tab.evaluate("(prompt) => headwise.state.set({ prompt })", text)
+    tab.wait_for_function("(prompt) => headwise.app.source.live.prompt === prompt", arg=text)
     tab.evaluate("() => { const { live } = headwise.app; live.switchHead(); setTimeout(() => live.switchHead(), 5); }")
     tab.wait_for_function("() => headwise.app.stack.layers.every(({ supports }) => supports)")
     assert tab.evaluate("headwise.app.source.live.edits") == []

@@ -30,6 +30,15 @@ export function fewKnown({ rows, cols }) {
   return unknown > UNKNOWN * all.length ? { unknown, all: all.length } : null;
 }
 
+// Take what is found later than the weights, in a run of a model in the page (model/insights.js).
+export function learn({ inputs: [{ stacks: [stack] }] }, { pairs, supports }) {
+  stack.pairs = pairs;
+  stack.layers.forEach((layer, place) => {
+    layer.supports = supports[place];
+    layer.stats.induction = supports[place].induction?.values ?? layer.stats.induction;
+  });
+}
+
 const pairsOf = (stack) => (fewKnown(stack) ? [] : stack.pairs);
 
 function largestOf(layers, kind) {

@@ -2,6 +2,7 @@
 
 import { App } from "../app.js";
 import { embeddedSource, liveSource, serverSource } from "../data/source.js";
+import { learn } from "../data/opening.js";
 import { blockOf, opened } from "../opened.js";
 import { Live } from "./live/live.js";
 import { State } from "../state.js";
@@ -34,5 +35,7 @@ export function start(carriedRun = null) {
 async function asAddressed(source, runOf) {
   const { prompt, edits, after } = new State(Live.first(source.live)).read(location.hash);
   if (JSON.stringify([prompt, edits, after]) === JSON.stringify(Object.values(Live.first(source.live)))) return source;
-  return runOf({ prompt, edits, position: after }).catch(() => source);
+  const run = await runOf({ prompt, edits, position: after }).catch(() => source);
+  if (run.insights) learn(run, await run.insights);
+  return run;
 }

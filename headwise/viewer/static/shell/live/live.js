@@ -2,7 +2,7 @@
 
 import CSS from "./live.css" with { type: "text" };
 import { blockedIn, blocked, isOff, off, toggled, written } from "../../data/edits.js";
-import { openingOf } from "../../data/opening.js";
+import { learn, openingOf } from "../../data/opening.js";
 import { EditRow } from "./row.js";
 import { Predictions } from "./predictions.js";
 import { PromptField } from "./prompt.js";
@@ -26,7 +26,6 @@ export class Live {
     this.row = new EditRow(app, this);
     this.predictions = new Predictions(app);
     this.running = null; // the current question, as a text
-    app.source.insights?.then((found) => this.learn(app.source, found));
     this.keys = [
       [["o"], say("switch this head off, or on again"), () => this.switchHead()],
       ...(this.carried ? [] : [[["e"], say("block the current cell in this head, or unblock it"), () => this.blockEdge("head")]]),
@@ -136,14 +135,10 @@ export class Live {
   }
 
   // What is worth a look in a run is known later than its weights.
-  learn({ live }, { pairs, supports }) {
+  learn({ live }, found) {
     const { app } = this;
     if (live.run !== this.shown.run) return;
-    app.stack.pairs = pairs;
-    app.stack.layers.forEach((layer, place) => {
-      layer.supports = supports[place];
-      layer.stats.induction = supports[place].induction?.values ?? layer.stats.induction;
-    });
+    learn(app.source, found);
     app.state.openWith(openingOf(app.source));
     app.opening.forget();
     app.update(new Set(["stat", "sort"]));
