@@ -182,7 +182,7 @@ def test_serve_takes_any_causal_language_model(run: Run, copying_model: Path, tm
 
 def test_what_serve_cannot_take_is_one_line(run: Run, copying_model: Path, tmp_path: Path, served: Calls) -> None:
     serve = ("--model", copying_model, "--serve")
-    refused(run("view", "cat", "owl", *serve), "one prompt at a time", "Received: 2 texts")
+    refused(run("view", "cat", "owl", *serve), "one text at a time", "Received: 2 texts")
     refused(run("view", "cat " * 65, *serve), "at most 64 tokens. Received: 65")
     refused(run("view", "cat", *serve, "--layers", "2"), "--layers", "Received: layer 2")
     for folder, kind in (("vit", "vit"), ("t5", "t5"), ("roberta", "roberta")):
