@@ -26,7 +26,9 @@ from headwise.native.library import instruction_set, use
 from headwise.native.linear import Encoder, quantise
 from headwise.records import AttentionRecord
 from headwise.records.summary import ask, numbers
-from headwise.viewer.carried import WASM, carry
+from headwise.tasks import Classify
+from headwise.tasks.options.classify import ClassifyOptions
+from headwise.viewer.carried import WASM, carry, carry_classifier
 
 from .node import evaluate
 
@@ -183,6 +185,9 @@ def test_what_cannot_be_carried() -> None:
     classifier = TextClassifier(SmallEncoder(SmallEncoderConfig(50, 24)), 3)
     with pytest.raises(ArgumentError, match=r"Received: SmallEncoder$"):
         carry(classifier)
+    pairs = Classify(ClassifyOptions(text_pair="b"), classifier, None, {"+": 1, "-": 1})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"a classifier of pairs of texts$"):
+        carry_classifier(pairs)
 
 
 def test_a_damaged_model_and_a_text_too_long(tmp_path: Path) -> None:

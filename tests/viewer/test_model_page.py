@@ -273,7 +273,19 @@ def test_what_is_worth_a_look_is_found_after_two_quick_edits(context: BrowserCon
     tab.wait_for_function("() => headwise.app.stack.layers.every(({ supports }) => supports)")
     assert tab.evaluate("headwise.app.source.live.edits") == []
     assert tab.locator(".opening button[data-kind]").count() > 0
+    layer, head = tab.evaluate("headwise.app.opening.items.map(({ layer, head }) => [layer, head])[0]")
+    tab.evaluate("(edits) => headwise.state.set({ edits })", [{"kind": "ablate", "layer": layer, "heads": [head]}])
+    tab.wait_for_function("() => headwise.app.source.live.edits.length && !headwise.app.opening.isLate")
+    assert [layer, head] not in tab.evaluate("headwise.app.opening.items.map(({ layer, head }) => [layer, head])")
     tab.close()
+
+
+def test_a_pinned_pair_stays_while_its_tokens_stay(page: Tab) -> None:
+    page.evaluate("headwise.state.set({ pinRow: 3, pinCol: 1, row: 2 })")
+    for text, kept in (("the cat sat on", [3, 1, None]), ("the cat ran", [None, None, None])):
+        page.evaluate("(prompt) => headwise.state.set({ prompt })", text)
+        wait_for_run(page, text)
+        assert page.evaluate("(({ pinRow, pinCol, row }) => [pinRow, pinCol, row])(headwise.state)") == kept
 
 
 def test_a_head_is_switched_off_and_on_but_no_edge(page: Tab) -> None:
@@ -286,6 +298,9 @@ def test_a_head_is_switched_off_and_on_but_no_edge(page: Tab) -> None:
     page.wait_for_function("() => headwise.app.source.live.edits.length === 1")
     assert page.locator(".chip span").all_inner_texts() == ["layer 1 · head 1 off"]
     assert page.locator(".tile.off").count() == 1
+    page.evaluate("headwise.state.set({ view: 'flow', row: 1 })")
+    page.locator(".view-flow .note", has_text="heads that are off count like the others").wait_for()
+    page.evaluate("headwise.state.set({ view: 'head' })")
     page.get_by_role("button", name="Switch on layer 1 · head 1").click()
     page.wait_for_function("() => headwise.app.source.live.edits.length === 0")
     for refused in ("block.1.1.2.3", "off.3.0", "off.1.2"):  # in an address that was written by hand
