@@ -193,6 +193,8 @@ def test_a_classifier_and_what_follows(evaluate: Callable[..., Any], classifier_
             np.testing.assert_allclose(ours, record.weights()[0], rtol=0, atol=1e-5, err_msg=f"layer {layer}, {text}")
         predictions = found["live"]["predictions"]
         assert sorted(each["text"] for each in predictions["tokens"]) == ["runs", "sits"]
+        run, made = classifier_page.parent / "run", evaluate("headwise.app.source.made")  # what "Python" copies
+        assert made == (None if off else f"headwise.tasks.load({json.dumps(str(run))}).look([{json.dumps(text)}])[0]")
         for told in predictions["tokens"]:
             for name, row in (("plain", plain), ("edited", edited)):
                 assert told[name] == pytest.approx(row[f"probability of {told['text']}"], abs=1e-5)

@@ -66,8 +66,9 @@ export class Carried {
     }));
     const { distance } = this;
     const live = { ...first, run: String(id), prompt, edits, position, predictions, milliseconds, distance };
+    const made = edits.length ? null : this.facts.made?.replace(JSON.stringify(first.prompt), () => JSON.stringify(prompt)) ?? null;
     const inputs = [{ name: prompt, stacks: [{ ...stack, rows: 0, cols: 0, layers: told, relevance: null, pairs: [] }] }];
-    const source = embeddedSource({ ...this.facts, axes: [axis], inputs, live, made: null }, (name) => blocks.get(name));
+    const source = embeddedSource({ ...this.facts, axes: [axis], inputs, live, made }, (name) => blocks.get(name));
     return Object.assign(source, { insights });
   }
 }
