@@ -13,7 +13,6 @@ float32`: what the page says.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import math
 import random
@@ -29,24 +28,20 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 from headwise import cli, tasks
-from headwise.call import make_call
 from headwise.models import Bert
-from headwise.models.bert import Embeddings
 from headwise.models.checkpoint import default_model
-from headwise.models.packed_encoder import pack_for
-from headwise.native.library import instruction_set, use
-from headwise.native.linear import quantise
+from headwise.native.linear import Encoder
 from headwise.records import AttentionRecord
 from headwise.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # the drivers of the browsers are those of the tests
+sys.path.insert(0, str(ROOT))  # the drivers of the browsers, and what Python computes, are those of the tests
 
 from tests.conftest import launch_chromium  # noqa: E402
 from tests.viewer.firefox import firefox  # noqa: E402
+from tests.viewer.test_carried import as_portable, in_python, pack_as_the_page  # noqa: E402
 
 LENGTHS = (16, 64, 128)
 TEXTS = 30  # of each length
@@ -134,6 +129,8 @@ def measure(browser: str, page: Path, bert: Bert, tokenizer: Tokenizer, dtype: A
     draw = random.Random(0)
     words = sorted(name for name in tokenizer.backend.get_vocab() if name.isascii() and name.isalpha())
     found: dict[str, float] = {"python": 0.0}
+    with as_portable():
+        packed = pack_as_the_page(bert, dtype)
     with opened(browser, page) as (evaluate, ready):
         found["ready"] = ready
         for length in LENGTHS:
@@ -142,9 +139,8 @@ def measure(browser: str, page: Path, bert: Bert, tokenizer: Tokenizer, dtype: A
                 text = " ".join(draw.choices(words, k=length - 2))
                 rows.append(evaluate(f"{ASK}({json.dumps(text)})"))
                 if number < COMPARED:
-                    found["python"] = max(
-                        found["python"], distance(evaluate(WEIGHTS), bert, tokenizer.encode(text).ids, dtype)
-                    )
+                    far = distance(evaluate(WEIGHTS), packed, tokenizer.encode(text).ids)
+                    found["python"] = max(found["python"], far)
             times = [row["encoder"] for row in rows]
             found |= {f"{length}": statistics.median(times), f"{length} least": min(times)}
             if length == LENGTHS[0]:
@@ -183,26 +179,11 @@ def opened(browser: str, page: Path) -> Iterator[tuple[Evaluate, float]]:
         chromium.close()
 
 
-@torch.no_grad()
-def distance(weights: list[float], bert: Bert, ids: Any, dtype: Any) -> float:
+def distance(weights: list[float], encoder: Encoder, ids: Any) -> float:
     """The largest distance of the page's weights from Python's."""
-    before = instruction_set()
-    assert before is not None, "there are no native kernels"
-    use("portable")
-    if dtype == "int8":  # the page rounds embeddings of words, too
-        bert = copy.deepcopy(bert)
-        rows, scale = quantise(bert.embeddings.word.weight)
-        bert.embeddings.word.weight = nn.Parameter(rows * scale[:, None])
-    encoder = pack_for(bert, Embeddings, dtype)
-    assert encoder is not None
-    length = len(ids)
-    qkv = encoder.room_for_qkv(length)
-    encoder.embed(
-        torch.tensor(ids), torch.zeros(length, dtype=torch.long), torch.arange(length), torch.tensor([0, length]), qkv
-    )
-    calls = [make_call(*x[:, None], scale=encoder.scale) for x in qkv.float().permute(0, 2, 3, 1, 4)]
-    expected = torch.cat([AttentionRecord(call).weights().flatten() for call in calls])
-    use(before)
+    with as_portable():
+        _, calls = in_python(encoder, {"ids": list(ids), "gates": None})
+        expected = torch.cat([AttentionRecord(call).weights().flatten() for call in calls])
     return float((torch.tensor(weights) - expected).abs().max())
 
 
