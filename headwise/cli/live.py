@@ -119,7 +119,7 @@ def live_bert(
 
 
 def carry_model(run: Path | None, model: str | None, prompt: str | None, dtype: Dtype) -> Carried:
-    """Make what a page gets of the model of a run folder, of a BERT by its id or folder, or of MiniLM.
+    """Collect what a page needs to run the model of a run folder, a BERT by its id or folder, or MiniLM.
 
     `prompt`: the text with which the page opens; None = an example.
 

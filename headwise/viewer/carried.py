@@ -1,4 +1,4 @@
-"""Makes what a page gets of a model that it carries: `static/model` runs it, by headwise/native/wasm.
+"""Collects what a page needs to run a model: `static/model` runs it there, by headwise/native/wasm.
 
 Dimension letters: V words, M model, C classes.
 """
@@ -37,7 +37,7 @@ Dtype = Literal["int8", "float32"]
 
 @dataclass(frozen=True)
 class Carried:
-    """What a page gets of a model: facts (JSON data), and blocks of bytes."""
+    """What a page needs to run a model: facts (JSON data), and blocks of bytes."""
 
     facts: dict[str, Any]
     blocks: tuple[tuple[str, bytes], ...]
@@ -49,7 +49,7 @@ class Carried:
 
 
 def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str | None = None, dtype: Dtype = "int8") -> Carried:
-    """Make what a page gets of a `Bert`. The page compares a text with fixed sentences, if it can make their vectors.
+    """Collect what a page needs to run a `Bert`; an encoder of sentences gets sentences to compare a text with.
 
     `prompt`: the text with which the page opens; None = the first of the sentences. Raises ArgumentError for a model or
     a tokenizer of another kind.
@@ -62,7 +62,7 @@ def carry_bert(bert: Bert, tokenizer: Tokenizer, prompt: str | None = None, dtyp
 
 
 def carry_classifier(task: Classify, prompt: str | None = None, dtype: Dtype = "int8") -> Carried:
-    """Make what a page gets of a trained classifier of single texts, as `carry_bert` does."""
+    """Collect what a page needs to run a trained classifier of single texts, as `carry_bert` does."""
     if task.reads_pairs:
         raise ArgumentError("a page can carry a classifier of single texts. Received: a classifier of pairs of texts")
     tokenizer = carry_tokenizer(task.subwords.tokenizer, signs=False)

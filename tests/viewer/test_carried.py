@@ -29,6 +29,8 @@ from headwise.records.summary import ask, numbers
 from headwise.tasks import Classify
 from headwise.tasks.options.classify import ClassifyOptions
 from headwise.viewer.carried import WASM, carry, carry_classifier
+from tests.conftest import missing
+from tests.models.test_packed_encoder import small
 
 from .node import evaluate
 
@@ -46,7 +48,7 @@ def as_portable() -> Iterator[None]:
     """Python computes by the instructions that WebAssembly has."""
     before = instruction_set()
     if before is None:
-        pytest.skip("no native kernels")
+        missing("no native kernels here: python headwise/native/build.py compiles them")
     use("portable")
     yield
     use(before)
@@ -56,16 +58,6 @@ def as_portable() -> Iterator[None]:
 def portable() -> Iterator[None]:
     with as_portable():
         yield
-
-
-def small() -> Bert:
-    """Widths that are no multiples of what the kernels read at once."""
-    torch.manual_seed(0)
-    made = Bert(BertConfig(50, 24, 2, 2, 40, 80, initializer_range=0.3)).eval()
-    for name, parameter in made.named_parameters():
-        if name.endswith("bias"):
-            nn.init.normal_(parameter)
-    return made
 
 
 def minilm() -> Bert:
@@ -123,7 +115,7 @@ def weights(layer: dict[str, Any], heads: int, tokens: int, scale: float) -> np.
 
 @pytest.mark.usefixtures("portable")
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-@pytest.mark.parametrize(("make", "lengths"), [(small, (1, 2, 65, 80)), (minilm, (3, 40))])
+@pytest.mark.parametrize(("make", "lengths"), [(lambda: small(80), (1, 2, 65, 80)), (minilm, (3, 40))])
 def test_equals_python(make: Any, lengths: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
     bert = make()
     packed = pack_as_the_page(bert, dtype)
@@ -164,7 +156,7 @@ def test_heads_off_as_in_an_edit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_classifier(pooling: Any, tmp_path: Path) -> None:
-    classifier = TextClassifier(small(), 3, pooling=pooling).eval()
+    classifier = TextClassifier(small(80), 3, pooling=pooling).eval()
     texts = drawn(classifier.encoder, (7,))[:1]
     (found,) = in_the_page(classifier, "float32", texts, tmp_path)
     code = """
@@ -191,7 +183,7 @@ def test_what_cannot_be_carried() -> None:
 
 
 def test_a_damaged_model_and_a_text_too_long(tmp_path: Path) -> None:
-    facts, data = carry(small())
+    facts, data = carry(small(80))
     (tmp_path / "bytes").write_bytes(data)
     code = """
         const { readFileSync } = await import("node:fs");

@@ -203,6 +203,22 @@ def test_a_classifier_and_what_follows(evaluate: Callable[..., Any], classifier_
         assert predictions["divergence"] == pytest.approx((p * np.log(p / q)).sum(), abs=1e-9)
 
 
+def test_some_of_the_layers(context: BrowserContext, classifier_page: Path, tmp_path: Path) -> None:
+    run, text = classifier_page.parent / "run", "the cat sat on the mat"
+    view(str(run), FIRST, "--layers", "0,2", "--dtype", "float32", "--out", str(tmp_path / "page.html"))
+    tab = context.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    found = ask(tab.evaluate, text, [(2, 1)])
+    task = tasks.load(run)
+    with edit(task.model, edits.ablate("encoder.layers.2.attention", heads=[1])):
+        (seen,) = task.look([text])
+    for weights, record in zip(found["weights"], [seen.records[0], seen.records[2]], strict=True):
+        expected = record.weights()[0]
+        np.testing.assert_allclose(np.array(weights).reshape(expected.shape), expected, rtol=0, atol=1e-5)
+    assert tab.locator(".chip span").all_inner_texts() == ["layer 2 · head 1 off"]
+    tab.close()
+
+
 @pytest.fixture
 def page(context: BrowserContext, classifier_page: Path) -> Iterator[Tab]:
     tab = context.new_page()
@@ -307,7 +323,7 @@ def test_a_head_is_switched_off_and_on_but_no_edge(page: Tab) -> None:
     page.wait_for_function("() => headwise.app.source.live.edits.length === 0")
     for refused in ("block.1.1.2.3", "off.3.0", "off.1.2"):  # in an address that was written by hand
         page.evaluate(f"location.hash = 'edits={refused}'")
-        page.locator(".alert", has_text="This page can switch off the heads of its model only.").wait_for()
+        page.locator(".alert", has_text="This page can only switch off heads, and only those of its model.").wait_for()
         assert page.evaluate("headwise.state.edits") == []
         page.locator(".alert button").click()
 

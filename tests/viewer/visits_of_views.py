@@ -372,7 +372,7 @@ def visit_a_model_in_the_page(reader: Reader) -> None:
     reader.tab.goto(f"{path.as_uri()}#lang=en")
     reader.says("{dtype}, computed in this page in {n} ms", ".facts", dtype="int8", n=...)
     reader.says(
-        "on the recorded text {mean} from float32 on average, {most} at most",
+        "weights of the recorded text differ from float32 by {mean} on average, {most} at most",
         ".facts",
         near=1e-4,
         mean=float(far.mean()),

@@ -50,7 +50,7 @@ export class Carried {
     if (!edits.length) return null;
     const { layers, heads } = this.facts.model;
     const isHere = ({ kind, layer, heads: of }) => kind === "ablate" && !(layer >= layers) && ![of].flat().some((head) => head >= heads);
-    if (!edits.every(isHere)) throw new Error(say("This page can switch off the heads of its model only."));
+    if (!edits.every(isHere)) throw new Error(say("This page can only switch off heads, and only those of its model."));
     return Array.from({ length: layers * heads }, (_, i) => Number(!isOff(edits, Math.floor(i / heads), i % heads)));
   }
 

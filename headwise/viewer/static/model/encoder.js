@@ -30,8 +30,7 @@ export class Encoder {
   }
 
   // The hidden states [T, dim] of a text of T tokens. Of each layer: q and k [heads, T, dim / heads] as floats; of each
-  // row [heads, T] the log-sum-exp `lse`, the statistics `rows`, and the key of the largest weight, `keys`; the statistics
-  // of each head, `stats`. `gates` [layers * heads]: factors on what each head attended to; 0 = off, null = all are on.
+  // row [heads, T] the log-sum-exp `lse` and the statistics `rows`; the statistics of each head, `stats`. `gates` [layers * heads]: factors on what each head attended to; 0 = off, null = all are on.
   run(ids, gates = null) {
     const { engine } = this;
     const { dim, heads, layers, positions } = this.facts;
@@ -54,7 +53,7 @@ export class Encoder {
     const part = (i) => all.subarray(2 * vectors + i * ofRows, 2 * vectors + (i + 1) * ofRows);
     const rows = Object.fromEntries(STATISTICS.map((name, i) => [name, part(i)]));
     const keys = part(STATISTICS.length);
-    return { q, k, lse: this.lse(q, k, rows.strongest, keys), rows, keys, stats: statsOf(rows, heads, tokens) };
+    return { q, k, lse: this.lse(q, k, rows.strongest, keys), rows, stats: statsOf(rows, heads, tokens) };
   }
 
   // From the largest weight of each row and its score: large scores have too few digits in float32.

@@ -27,7 +27,7 @@ export class Tokenizer {
     throw new Refusal("This browser divides texts into tokens differently from Python ({why}): try another one.", { why: `${sum}, ${checksum}` });
   }
 
-  // The ids and types of a text's tokens, of its beginning if there are more than `longest`, and its axis of the page
+  // The ids of a text's tokens, of its beginning if there are more than `longest`, and its axis of the page
   // (headwise/viewer/facts.py).
   read(text, longest) {
     const { points, tail, ...all } = this.tokens(text);
@@ -35,11 +35,11 @@ export class Tokenizer {
     const cut = Math.max(0, all.ids.length - longest);
     const fitted = (list) => list.filter((_, i) => i < longest - tail || i >= list.length - tail || !cut);
     const fit = Object.fromEntries(Object.entries(all).map(([name, list]) => [name, fitted(list)]));
-    const { ids, types, offsets, labels, special } = fit;
+    const { ids, offsets, labels, special } = fit;
     const unknown = ids.map((id) => id === this.unknown);
     const groups = { words: wordsOf(points, fit), sentences: sentencesOf(points, fit) };
     const plain = { text: text !== "", seconds: null, generated: null, patches: null, image: null, imageNote: null };
-    return { ids, types, offsets, axis: { labels, ...piecesOf(points, fit), special, unknown, ...groups, cut, ...plain } };
+    return { ids, offsets, axis: { labels, ...piecesOf(points, fit), special, unknown, ...groups, cut, ...plain } };
   }
 
   // Offsets count code points, as in Python. `tail`: the special tokens after the text.
@@ -53,13 +53,13 @@ export class Tokenizer {
       for (const pieces of words) found.push(...pieces);
       at = end;
     }
-    const { tokens, token_type_ids: types } = post_processor(Object.keys(found).map(Number), null, true);
+    const { tokens } = post_processor(Object.keys(found).map(Number), null, true);
     const all = tokens.map((each) => found[each] ?? { name: each, offset: [0, 0] });
     const ids = all.map(({ name }) => model.tokens_to_ids.get(name));
     const special = ids.map((id) => id !== this.unknown && signs.includes(id));
     const tail = tokens.length - 1 - tokens.findLastIndex((each) => each in found);
     const [names, offsets] = ["name", "offset"].map((key) => all.map((each) => each[key]));
-    return { points, names, ids, types, offsets, special, tail };
+    return { points, names, ids, offsets, special, tail };
   }
 
   // The pieces of each word of points[start:end].

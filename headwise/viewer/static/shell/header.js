@@ -78,7 +78,7 @@ function carriedSaid({ dtype, distance, milliseconds }) {
   const said = [say("{dtype}, computed in this page in {n} ms", { dtype, n: Math.max(1, Math.round(milliseconds)) })];
   if (!distance) return said;
   const [mean, most] = [distance.mean, distance.most].map((far) => Number(far.toPrecision(2)));
-  return [...said, say("on the recorded text {mean} from float32 on average, {most} at most", { mean, most })];
+  return [...said, say("weights of the recorded text differ from float32 by {mean} on average, {most} at most", { mean, most })];
 }
 
 function tokensOf(axis) {

@@ -122,7 +122,7 @@ export class NeuronView extends View {
     const head = element("small", { textContent: app.headName(app.state.layer, app.state.head) });
     this.title.replaceChildren(...name(rows, row), " → ", ...name(cols, col), " ", weight, " ", head);
     Object.assign(this.title.dataset, { cell: `${row},${col}`, weight: step.weight });
-    if (app.source.live?.milliseconds) this.accuracy.textContent = say("q and k as the model in this page has them.");
+    if (app.source.live?.milliseconds) this.accuracy.textContent = say("q and k are those of the model in this page.");
     else this.accuracy.textContent = app.source.tolerance
       ? say("q and k are rounded in this file: the weight is within {tolerance}.", { tolerance: app.source.tolerance })
       : say("Exact q and k, from the server.");

@@ -1,12 +1,12 @@
 // Starts the page of a self-contained file, or of the local server.
 
-import { App } from "../app.js";
-import { embeddedSource, liveSource, serverSource } from "../data/source.js";
-import { learn } from "../data/opening.js";
-import { blockOf, opened } from "../opened.js";
-import { Live } from "./live/live.js";
-import { State } from "../state.js";
-import { untranslated } from "../words.js";
+import { App } from "./app.js";
+import { embeddedSource, liveSource, serverSource } from "./data/source.js";
+import { learn } from "./data/opening.js";
+import { blockOf, opened } from "./opened.js";
+import { Live } from "./shell/live/live.js";
+import { State } from "./state.js";
+import { untranslated } from "./words.js";
 
 // carriedRun(facts, source, blockOf): how the page itself runs the model that it carries.
 export function start(carriedRun = null) {
