@@ -102,7 +102,7 @@ def plain(value: Any) -> Any:
 
 
 def is_stirred(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether Rust, in Unicode's normal form, moves marks of which it keeps one: offsets, and rarely ids, are then others."""
+    """Whether Rust moves marks of which it keeps one: offsets, and rarely ids, are then others."""
     normal, nfd = tokenizer.backend.normalizer.normalize_str, normalizers.NFD().normalize_str
     points = [each for each in text if unicodedata.category(each) not in ("Cc", "Cf", "Co") or each.isspace()]
     keeps = any(unicodedata.category(part)[0] == "M" and normal(part) == part for each in points for part in nfd(each))
